@@ -24,9 +24,6 @@ from tierkv.testing.daemon import DaemonOptions, start_daemon
 from tierkv_bench import workload
 from tierkv_bench.harness import measure_s, patterned, run_interleaved, speed_gbps, speed_ratio, views, warm_buffers
 
-DEFAULT_BLOCKS = 64
-DEFAULT_BLOCK_BYTES = 3 * MIB // 2
-DEFAULT_ROUNDS = 30
 WARMUP_ROUNDS = 3
 EMPTY_CALLS = 200
 RESIDENT_SETS = 4
@@ -154,8 +151,6 @@ class _Transport:
         self._store.delete(self._namespace.namespace_id, self._resident)
 
     def _put(self, keys: list[BlockKey]) -> None:
-        outcomes = self._store.put(
-            self._namespace.namespace_id, keys, views(self._sources), durability=Durability.VOLATILE
-        )
+        outcomes = self._store.put(self._namespace.namespace_id, keys, views(self._sources), durability=Durability.VOLATILE)
         if any(outcome is not ReserveOutcome.GRANTED for outcome in outcomes):
             raise InternalError("a put was refused", outcomes=sorted(set(outcomes)))

@@ -32,7 +32,8 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of an 
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - handled by its callback
+    *,
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
