@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from tierkv.embedded import EmbeddedStore
+from typing import TYPE_CHECKING
 
 import tierkv
 from tierkv.testing.deadline import wait_until
+
+if TYPE_CHECKING:
+    # Opening loads the store; a benchmark that only talks to a daemon need not.
+    from tierkv.embedded import EmbeddedStore
 
 PREFAULT_TIMEOUT_S = 600.0
 

@@ -24,7 +24,7 @@ app = typer.Typer(
 bench.register(app)
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of an option's callback
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tierkv {tierkv.__version__}")
         raise typer.Exit
