@@ -23,7 +23,7 @@ from tierkv.settings import MIB
 from tierkv.testing.daemon import DaemonOptions, DaemonProcess
 from tierkv_bench import workload
 from tierkv_bench.harness import patterned
-from tierkv_bench.stores import open_warm
+from tierkv_bench.stores import ARENA_NAME, SHM, open_warm
 
 BATCH_BLOCKS = 1000
 HIT_BLOCKS = 16
@@ -31,7 +31,6 @@ EXTENT_BYTES = 8192
 """At most: a small block, its frame header, rounded up to 4 KiB."""
 HOST_BYTES = 256 * MIB
 WAIT_S = 300.0
-SHM = Path("/dev/shm")  # noqa: S108 - where the arena of a daemon belongs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,7 @@ def measure(*, blocks: int, block_bytes: int, say: Callable[[str], None]) -> Res
         tempfile.TemporaryDirectory(prefix="tierkv-bench-", dir=SHM) as shm,
     ):
         root = Path(folder)
+        arena_folder = Path(shm) / "arena"
         disk_bytes = 2 * blocks * EXTENT_BYTES + 1024 * MIB
         keys = _fill(root / "data", blocks, block_bytes, disk_bytes, say)
         options = DaemonOptions(
@@ -67,7 +67,7 @@ def measure(*, blocks: int, block_bytes: int, say: Callable[[str], None]) -> Res
             run_dir=root / "run",
             host_memory=str(HOST_BYTES),
             disk=str(disk_bytes),
-            arena_folder=Path(shm) / "arena",
+            arena_folder=arena_folder,
         )
         with DaemonProcess(options, log=root / "daemon.log") as daemon:
             say("starting a daemon on the folder")
@@ -75,7 +75,7 @@ def measure(*, blocks: int, block_bytes: int, say: Callable[[str], None]) -> Res
             ready_s = daemon.wait_ready(timeout_s=WAIT_S)
             first_hit_s = _first_hit(options, block_bytes, keys)
             rss = resident_bytes(
-                Path(f"/proc/{daemon.pid}/smaps").read_text(encoding="utf-8").splitlines(), Path(shm) / "arena" / "arena"
+                Path(f"/proc/{daemon.pid}/smaps").read_text(encoding="utf-8").splitlines(), arena_folder / ARENA_NAME
             )
             daemon.stop()
     return RestartResult(

@@ -1,4 +1,4 @@
-"""How benchmarks open an embedded store: with a warm arena, so that no first touch of memory is measured."""
+"""How benchmarks open a store, embedded or a daemon's: with a warm arena, so that no first touch of memory is measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tierkv
+from tierkv.errors import UnavailableError
 from tierkv.testing.deadline import wait_until
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from tierkv.embedded import EmbeddedStore
 
 PREFAULT_TIMEOUT_S = 600.0
+SHM = Path("/dev/shm")  # noqa: S108 - where the arena of a daemon belongs
+ARENA_NAME = "arena"
+"""The file of the arena in its folder; docs/format.md, "Arena and arena index"."""
 
 
 def open_warm(path: Path, *, host_bytes: int, disk_bytes: int) -> EmbeddedStore:
@@ -26,3 +30,19 @@ def open_warm(path: Path, *, host_bytes: int, disk_bytes: int) -> EmbeddedStore:
         store.close()
         raise
     return store
+
+
+def wait_for_arena(arena: Path) -> None:
+    """Waits until the arena file of a daemon has memory behind every page: tmpfs counts the pages it has given to a file.
+
+    Raises UnavailableError when that does not happen in time.
+    """
+
+    def is_filled() -> bool:
+        status = arena.stat()
+        return status.st_blocks * 512 >= status.st_size
+
+    try:
+        wait_until(is_filled, timeout_s=PREFAULT_TIMEOUT_S, what="a warm arena")
+    except TimeoutError as error:
+        raise UnavailableError("the daemon's arena did not become warm", arena=arena) from error

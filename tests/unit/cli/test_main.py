@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "grpc", "lmdb", "numpy")
+HEAVY = ("torch", "transformers", "grpc", "lmdb")
 
 
 def run(*arguments):
