@@ -77,7 +77,10 @@ class LoadedPrefix:
 
     def is_valid(self) -> bool:
         """Whether everything read until now was still pinned; ask after the last read, before the bytes are believed."""
-        return not self._released and self._cache.clock.monotonic_s() - self._acquired_s < LEASE_MARGIN_S
+        return (
+            not self._released
+            and self._cache.clock.monotonic_s() - self._acquired_s < LEASE_MARGIN_S
+        )
 
     def release(self) -> None:
         """Ends the lease. May be called twice."""
@@ -92,7 +95,12 @@ class LoadedPrefix:
     def __enter__(self) -> LoadedPrefix:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.release()
 
 
@@ -125,7 +133,9 @@ class PrefixCache:
 
     def keys(self, token_ids: TokenIds) -> list[BlockKey]:
         """Keys of the full blocks of `token_ids`, head first."""
-        return chain_keys(self.namespace_id, token_ids, block_tokens=self.layout.block_tokens)
+        return chain_keys(
+            self.namespace_id, token_ids, block_tokens=self.layout.block_tokens
+        )
 
     def load(self, token_ids: TokenIds) -> LoadedPrefix | None:
         """Pins the longest resident prefix of `token_ids`; None when nothing is held. The caller releases what it gets."""
@@ -169,14 +179,20 @@ class PrefixCache:
             self.counters.invalid_requests += 1
             if error.message not in self._reported:
                 self._reported.add(error.message)
-                _log.warning("the store refused a %s, the engine computes instead: %s", verb, error)
+                _log.warning(
+                    "the store refused a %s, the engine computes instead: %s",
+                    verb,
+                    error,
+                )
         else:
             _log.debug("a %s failed, the engine computes instead: %s", verb, error)
 
     def _acquire(self, keys: list[BlockKey]) -> Lease | None:
         try:
             self._register()
-            return self.store.acquire(self.namespace_id, keys, timeout_s=self._timeout_s)
+            return self.store.acquire(
+                self.namespace_id, keys, timeout_s=self._timeout_s
+            )
         except TierKVError as error:
             self.failed(error, "load")
             return None
@@ -184,7 +200,12 @@ class PrefixCache:
     def _save(self, keys: list[BlockKey], start_block: int, fill: FillBlock) -> int:
         self._register()
         parent = keys[start_block - 1] if start_block else None
-        reservation = self.store.reserve(self.namespace_id, keys[start_block:], parent=parent, timeout_s=self._timeout_s)
+        reservation = self.store.reserve(
+            self.namespace_id,
+            keys[start_block:],
+            parent=parent,
+            timeout_s=self._timeout_s,
+        )
         saved = 0
         try:
             for block_idx, grant in enumerate(reservation.grants, start=start_block):

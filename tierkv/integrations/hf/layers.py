@@ -18,7 +18,9 @@ class RestoredLayer(DynamicLayer):
     room (a crop keeps it so) and gradients are off. In any other case (reordered rows, no room left) it does what its parent does.
     """
 
-    def __init__(self, key_room: torch.Tensor, value_room: torch.Tensor, num_tokens: int) -> None:
+    def __init__(
+        self, key_room: torch.Tensor, value_room: torch.Tensor, num_tokens: int
+    ) -> None:
         """key_room, value_room — (batch, kv_heads, room_tokens, head_dim), owned by the layer from now on; the first
         `num_tokens` tokens are filled."""
         super().__init__()
@@ -30,7 +32,11 @@ class RestoredLayer(DynamicLayer):
         self.is_initialized = True
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends (batch, kv_heads, new_tokens, head_dim) and returns the whole."""
         if self._rooms is not None and self._fits(key_states, value_states):
@@ -49,7 +55,9 @@ class RestoredLayer(DynamicLayer):
     def _fits(self, key_states: torch.Tensor, value_states: torch.Tensor) -> bool:
         if torch.is_grad_enabled() or self.keys is None or self._rooms is None:
             return False
-        return _is_head(self.keys, self._rooms[0], key_states) and _is_head(self.values, self._rooms[1], value_states)
+        return _is_head(self.keys, self._rooms[0], key_states) and _is_head(
+            self.values, self._rooms[1], value_states
+        )
 
 
 class RecordingSlidingLayer(DynamicSlidingWindowLayer):
@@ -60,7 +68,9 @@ class RecordingSlidingLayer(DynamicSlidingWindowLayer):
         self._recorded: list[tuple[torch.Tensor, torch.Tensor]] | None = []
         self.recorded_from = 0
 
-    def restore(self, keys: torch.Tensor, values: torch.Tensor, num_tokens: int) -> None:
+    def restore(
+        self, keys: torch.Tensor, values: torch.Tensor, num_tokens: int
+    ) -> None:
         """Starts behind `num_tokens` tokens, of which keys and values are the last min(num_tokens, window - 1); owned from now on."""
         self.lazy_initialization(keys, values)
         self.keys, self.values = keys, values
@@ -68,7 +78,11 @@ class RecordingSlidingLayer(DynamicSlidingWindowLayer):
         self.recorded_from = num_tokens
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends (batch, kv_heads, new_tokens, head_dim) and returns what the window sees."""
         if self._recorded is not None:
@@ -81,7 +95,9 @@ class RecordingSlidingLayer(DynamicSlidingWindowLayer):
         recorded, self._recorded = self._recorded, None
         if not recorded:
             return None
-        return torch.cat([keys for keys, _ in recorded], dim=-2), torch.cat([values for _, values in recorded], dim=-2)
+        return torch.cat([keys for keys, _ in recorded], dim=-2), torch.cat(
+            [values for _, values in recorded], dim=-2
+        )
 
 
 def _is_head(states: torch.Tensor, room: torch.Tensor, new: torch.Tensor) -> bool:
