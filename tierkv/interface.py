@@ -66,6 +66,14 @@ class Lease(Protocol):
         """Why the lease is shorter than the request."""
         ...
 
+    @property
+    def is_valid(self) -> bool:
+        """False once the lease was released or has expired: what was read since may be another block's bytes.
+
+        A reader that copies checks this after the copy, and counts a miss if it is False.
+        """
+        ...
+
     def runs(self) -> Iterator[ReadyRun]:
         """Blocks in order, as they become ready; waits at most until the deadline of the acquire call. Iterate once."""
         ...
@@ -131,9 +139,7 @@ class BlockStore(Protocol):
         """
         ...
 
-    def abort(
-        self, reservation: Reservation, keys: Sequence[BlockKey] | None = None, *, timeout_s: float | None = None
-    ) -> int:
+    def abort(self, reservation: Reservation, keys: Sequence[BlockKey] | None = None, *, timeout_s: float | None = None) -> int:
         """Returns granted extents unwritten (None: those not committed yet); returns how many. Idempotent."""
         ...
 

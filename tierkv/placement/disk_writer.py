@@ -1,0 +1,228 @@
+"""The disk writer: the one thread that changes the disk tier. Batches of blocks go down, deletions in order with them.
+
+A block is acknowledged as durable only after the tier's `put` returned (payload, sync, index commit). A medium that refuses a
+write is left alone for `retry_s`; RAM keeps serving, and the state shows in `failure`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from tierkv.clock import Clock
+from tierkv.errors import InternalError
+from tierkv.index.entry import BlockEntry
+from tierkv.model.keys import BlockKey
+from tierkv.model.lifecycle import BlockState
+from tierkv.model.outcomes import MissReason
+from tierkv.placement.residency import Residency
+from tierkv.placement.worker import Worker
+from tierkv.settings import DiskSettings
+from tierkv.tiers.base import PutOutcome, Tier
+
+_log = logging.getLogger(__name__)
+
+
+class DiskWriter:
+    """Batches blocks to disk: write-through commits wait at most `interval_s`, demotions and flushes do not wait."""
+
+    def __init__(
+        self,
+        *,
+        lock: threading.RLock,
+        residency: Residency,
+        disk: Tier,
+        settings: DiskSettings,
+        clock: Clock,
+        checksum: Callable[[memoryview], bytes],
+    ) -> None:
+        self._lock = lock
+        self._books = residency
+        self._disk = disk
+        self._settings = settings
+        self._checksum = checksum
+        self._clock = clock
+        self._queue: deque[BlockEntry] = deque()
+        self._queued_bytes = 0
+        self._oldest_s: float | None = None
+        self._is_urgent = False
+        self._deletes: deque[tuple[list[BlockKey], Future[int]]] = deque()
+        self._waiters: dict[BlockKey, list[Callable[[bool], None]]] = {}
+        self._failed_at_s: float | None = None
+        self.failure: str | None = None
+        self._worker = Worker("tierkv-disk", self._write_once, wait_s=self._seconds_to_wait)
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def stop(self) -> None:
+        self._worker.stop()
+
+    def kick(self) -> None:
+        self._worker.kick()
+
+    @property
+    def is_writable(self) -> bool:
+        """False for `retry_s` after the medium refused a write."""
+        if self._failed_at_s is None:
+            return True
+        return self._clock.monotonic_s() - self._failed_at_s >= self._settings.retry_s
+
+    def enqueue(self, entries: Sequence[BlockEntry]) -> None:
+        """Takes sealed entries, `moves` already raised for this job. Those that somebody waits for are not delayed."""
+        with self._lock:
+            self._queue.extend(entries)
+            self._queued_bytes += sum(entry.block_bytes for entry in entries)
+            self._is_urgent |= any(entry.key in self._waiters for entry in entries)
+            if self._oldest_s is None:
+                self._oldest_s = self._clock.monotonic_s()
+        self._worker.kick()
+
+    def delete(self, keys: list[BlockKey]) -> Future[int]:
+        """Forgets keys on disk, in order with the writes: a key that is committed again later stays. Lock held."""
+        future: Future[int] = Future()
+        self._deletes.append((keys, future))
+        self._worker.kick()
+        return future
+
+    def notify(self, entry: BlockEntry, report: Callable[[bool], None]) -> None:
+        """`report(ok)` when the entry's write is over. Called with the lock held while the entry is queued or about to be."""
+        self._waiters.setdefault(entry.key, []).append(report)
+
+    def is_waited_for(self, entry: BlockEntry) -> bool:
+        return entry.key in self._waiters
+
+    def report_early(self, entry: BlockEntry) -> None:
+        """A block that somebody waits for will not be written: it is on disk already, or lost. Lock held."""
+        for report in self._waiters.pop(entry.key, []):
+            report(entry.is_on_disk)
+
+    def hurry(self) -> None:
+        """What is queued is not delayed any longer. Lock held."""
+        self._is_urgent = True
+        self._worker.kick()
+
+    def _seconds_to_wait(self) -> float | None:
+        with self._lock:
+            if self._oldest_s is None:
+                return None
+            return max(0.0, self._oldest_s + self._settings.interval_s - self._clock.monotonic_s())
+
+    def _write_once(self) -> bool:
+        self._delete_queued()
+        with self._lock:
+            batch = self._take_batch()
+            victims: list[BlockKey] = []
+            admitted: list[BlockEntry] = []
+            finished: list[tuple[BlockEntry, bool]] = []
+            for entry in batch:
+                room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
+                if room is None:
+                    finished.append((entry, entry.is_on_disk))
+                else:
+                    victims.extend(room)
+                    admitted.append(entry)
+        if not batch:
+            return False
+        if victims:
+            self._disk.delete(victims)
+        outcomes = self._put(admitted)
+        with self._lock:
+            deleted: list[BlockKey] = []
+            for entry, outcome in zip(admitted, outcomes, strict=True):
+                is_stored = outcome is not PutOutcome.NO_SPACE
+                if not is_stored:
+                    self._books.lose_disk(entry.key, None)
+                elif self._books.index.is_current(entry):
+                    entry.is_on_disk = True
+                else:
+                    deleted.append(entry.key)
+                finished.append((entry, is_stored))
+            reports = [pair for entry, ok in finished for pair in self._finish(entry, ok)]
+        if deleted:
+            self._forget_deleted(deleted)
+        for report, ok in reports:
+            report(ok)
+        return True
+
+    def _is_wanted(self, entry: BlockEntry) -> bool:
+        if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:
+            return False
+        # A crossing: bytes that survived a restart in the arena are believed only after a look at them.
+        if entry.is_verified:
+            return True
+        view = self._books.host.view(entry.placed_at())[: entry.block_bytes]
+        entry.is_verified = self._checksum(view) == entry.sealed_record().checksum
+        if not entry.is_verified:
+            self._books.counters["arena_stale"] += 1
+            self._books.lose_host(entry, MissReason.CHECKSUM)
+        return entry.is_verified
+
+    def _delete_queued(self) -> None:
+        while self._deletes:
+            keys, future = self._deletes.popleft()
+            try:
+                future.set_result(self._disk.delete(keys))
+            except Exception as error:
+                _log.exception("deleting from disk failed")
+                future.set_exception(InternalError("deleting from disk failed", error=error))
+
+    def _take_batch(self) -> list[BlockEntry]:
+        for entry in self._books.to_demote:
+            self._queue.append(entry)
+            self._queued_bytes += entry.block_bytes
+            self._is_urgent = True
+        self._books.to_demote.clear()
+        is_due = self._is_urgent or self._queued_bytes >= self._settings.batch_bytes
+        if not is_due and self._oldest_s is not None:
+            is_due = self._clock.monotonic_s() >= self._oldest_s + self._settings.interval_s
+        batch: list[BlockEntry] = []
+        num_bytes = 0
+        while is_due and self._queue and num_bytes < self._settings.batch_bytes:
+            entry = self._queue.popleft()
+            num_bytes += entry.block_bytes
+            batch.append(entry)
+        self._queued_bytes -= num_bytes
+        if not self._queue:
+            self._is_urgent = False
+            self._oldest_s = None
+        return batch
+
+    def _put(self, entries: list[BlockEntry]) -> list[PutOutcome]:
+        if not entries:
+            return []
+        items = [(entry.sealed_record(), self._books.host.view(entry.placed_at())[: entry.block_bytes]) for entry in entries]
+        try:
+            outcomes = self._disk.put(items)
+        except Exception as error:
+            _log.exception("writing to disk failed")
+            outcomes = [PutOutcome.NO_SPACE] * len(items)
+            self.failure = f"writing to disk failed: {error}"
+        if PutOutcome.NO_SPACE in outcomes:
+            self._failed_at_s = self._clock.monotonic_s()
+            self.failure = self.failure or "the disk has no room; RAM keeps serving, blocks are not made durable"
+        else:
+            self._failed_at_s = None
+            self.failure = None
+        stored = sum(item[0].payload_bytes for item, outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED)
+        with self._lock:
+            self._books.counters["disk_written_bytes"] += stored
+            self._books.counters["disk_write_refusals"] += sum(outcome is PutOutcome.NO_SPACE for outcome in outcomes)
+        return outcomes
+
+    def _finish(self, entry: BlockEntry, ok: bool) -> list[tuple[Callable[[bool], None], bool]]:
+        """Ends the move; an evicting block leaves the arena now. Returns the reports to make, for after the lock."""
+        if entry.state is BlockState.EVICTING:
+            self._books.finish_eviction(entry)
+        self._books.end_move(entry)
+        return [(report, ok) for report in self._waiters.pop(entry.key, [])]
+
+    def _forget_deleted(self, keys: list[BlockKey]) -> None:
+        """Blocks that were deleted while they were written must not come back."""
+        with self._lock:
+            for key in keys:
+                self._books.lose_disk(key, None)
+        self._disk.delete(keys)
