@@ -57,9 +57,7 @@ VOLATILE_CONFIG_KEYS = frozenset(
 )
 
 
-def identity_of(
-    model: torch.nn.Module, tenant: str = "", salt: str = "", kv_dtype: str = ""
-) -> Identity:
+def identity_of(model: torch.nn.Module, tenant: str = "", salt: str = "", kv_dtype: str = "") -> Identity:
     """The identity of a loaded model: its weights, config and active adapters.
 
     model — any module with a `config` that has `to_dict()`, on any device; only read. tenant, salt — separation asked for by the
@@ -87,11 +85,9 @@ def fingerprint_model(model: torch.nn.Module) -> str:
                 "a weight has no memory (meta device); load the model first",
                 weight=name,
             )
-        hasher.update(
-            json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode()
-        )
+        hasher.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         for piece in _pieces(tensor, whole=total_bytes <= WHOLE_MODEL_BYTES):
-            hasher.update(memoryview(piece.cpu().numpy()))
+            hasher.update(piece.cpu().numpy().data)
     return hasher.hexdigest()
 
 
@@ -107,9 +103,7 @@ def fingerprint_files(path: Path | str) -> str:
         return hasher.update_mmap(str(source)).hexdigest()
     files = sorted(source.glob("*.safetensors")) if source.is_dir() else []
     if not files:
-        raise InvalidRequestError(
-            "no weights here; give a folder with *.safetensors or one file", path=source
-        )
+        raise InvalidRequestError("no weights here; give a folder with *.safetensors or one file", path=source)
     for file in files:
         for part in _file_parts(file):
             hasher.update(part)
@@ -119,14 +113,8 @@ def fingerprint_files(path: Path | str) -> str:
 def canonical_config(config: Any) -> str:
     """The config as canonical JSON without VOLATILE_CONFIG_KEYS; its hash when it is longer than CONFIG_TEXT_LIMIT."""
     fields = config.to_dict() if hasattr(config, "to_dict") else {}
-    text = json.dumps(
-        _stable(fields), sort_keys=True, separators=(",", ":"), default=str
-    )
-    return (
-        text
-        if len(text) <= CONFIG_TEXT_LIMIT
-        else f"blake3:{blake3(text.encode()).hexdigest()}"
-    )
+    text = json.dumps(_stable(fields), sort_keys=True, separators=(",", ":"), default=str)
+    return text if len(text) <= CONFIG_TEXT_LIMIT else f"blake3:{blake3(text.encode()).hexdigest()}"
 
 
 def adapter_state(model: torch.nn.Module) -> str:
@@ -136,9 +124,7 @@ def adapter_state(model: torch.nn.Module) -> str:
         active = getattr(module, "_active_adapter", None)
         if active is not None:
             disabled = bool(getattr(module, "_disable_adapters", False))
-            states.append(
-                [name, str(active), disabled, str(getattr(module, "scaling", ""))]
-            )
+            states.append([name, str(active), disabled, str(getattr(module, "scaling", ""))])
     return blake3(json.dumps(states).encode()).hexdigest() if states else ""
 
 
@@ -162,9 +148,7 @@ class WeightsWatch:
 
     def _signs(self) -> tuple[object, ...]:
         tensors = [*self._model.parameters(), *self._model.buffers()]
-        places = tuple(
-            (t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors
-        )
+        places = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)  # noqa: SLF001 - the only name it has
         return places, _middle_elements(tensors), adapter_state(self._model)
 
 
@@ -172,11 +156,7 @@ def _middle_elements(tensors: list[torch.Tensor]) -> tuple[float, ...]:
     by_place: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for tensor in tensors:
         # A quantised subclass may not offer indexing; its version counter and place still speak for it.
-        if (
-            tensor.numel()
-            and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-            and tensor.device.type != "meta"
-        ):
+        if tensor.numel() and type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta":
             middle = tensor.detach()[tuple(extent // 2 for extent in tensor.shape)]
             by_place.setdefault((tensor.device, tensor.dtype), []).append(middle)
     values: list[float] = []
@@ -209,9 +189,7 @@ def _pieces(tensor: torch.Tensor, *, whole: bool) -> Iterator[torch.Tensor]:
     if tensor.numel() == 0:
         return
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    for start, stop in _spans(
-        flat.numel(), SAMPLE_BYTES if not whole else flat.numel()
-    ):
+    for start, stop in _spans(flat.numel(), SAMPLE_BYTES if not whole else flat.numel()):
         yield flat[start:stop]
 
 
@@ -242,11 +220,7 @@ def _file_parts(file: Path) -> Iterator[bytes]:
 
 def _stable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            str(key): _stable(item)
-            for key, item in value.items()
-            if str(key) not in VOLATILE_CONFIG_KEYS
-        }
+        return {str(key): _stable(item) for key, item in value.items() if str(key) not in VOLATILE_CONFIG_KEYS}
     if isinstance(value, list | tuple):
         return [_stable(item) for item in value]
     return value

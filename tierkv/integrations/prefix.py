@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -77,10 +78,7 @@ class LoadedPrefix:
 
     def is_valid(self) -> bool:
         """Whether everything read until now was still pinned; ask after the last read, before the bytes are believed."""
-        return (
-            not self._released
-            and self._cache.clock.monotonic_s() - self._acquired_s < LEASE_MARGIN_S
-        )
+        return not self._released and self._cache.clock.monotonic_s() - self._acquired_s < LEASE_MARGIN_S
 
     def release(self) -> None:
         """Ends the lease. May be called twice."""
@@ -92,7 +90,7 @@ class LoadedPrefix:
         except TierKVError as error:
             self._cache.failed(error, "load")
 
-    def __enter__(self) -> LoadedPrefix:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -133,9 +131,7 @@ class PrefixCache:
 
     def keys(self, token_ids: TokenIds) -> list[BlockKey]:
         """Keys of the full blocks of `token_ids`, head first."""
-        return chain_keys(
-            self.namespace_id, token_ids, block_tokens=self.layout.block_tokens
-        )
+        return chain_keys(self.namespace_id, token_ids, block_tokens=self.layout.block_tokens)
 
     def load(self, token_ids: TokenIds) -> LoadedPrefix | None:
         """Pins the longest resident prefix of `token_ids`; None when nothing is held. The caller releases what it gets."""
@@ -190,9 +186,7 @@ class PrefixCache:
     def _acquire(self, keys: list[BlockKey]) -> Lease | None:
         try:
             self._register()
-            return self.store.acquire(
-                self.namespace_id, keys, timeout_s=self._timeout_s
-            )
+            return self.store.acquire(self.namespace_id, keys, timeout_s=self._timeout_s)
         except TierKVError as error:
             self.failed(error, "load")
             return None

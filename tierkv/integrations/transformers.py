@@ -54,9 +54,7 @@ def attach(
             model=type(model).__name__,
         )
     if block_tokens < 1:
-        raise InvalidRequestError(
-            "block_tokens must be at least 1", block_tokens=block_tokens
-        )
+        raise InvalidRequestError("block_tokens must be at least 1", block_tokens=block_tokens)
     attachment = Attachment(
         model,
         store,

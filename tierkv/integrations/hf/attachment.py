@@ -32,7 +32,8 @@ _log = logging.getLogger("tierkv.transformers")
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
     """What the user chose. block_tokens — tokens per block; tenant, salt — separation; workspace_bytes — host memory kept warm for
-    restored caches, 0 for none; timeout_s — bound of each call to the store, None for the store's own."""
+    restored caches, 0 for none; timeout_s — bound of each call to the store, None for the store's own.
+    """
 
     block_tokens: int
     tenant: str
@@ -109,10 +110,7 @@ class Attachment:
 
     def close(self) -> None:
         """Ends the attachment: the model's `generate` is its own again. The store stays open. May be called twice."""
-        if (
-            self._original is not None
-            and self._model.__dict__.get("generate") == self.generate
-        ):
+        if self._original is not None and self._model.__dict__.get("generate") == self.generate:
             del self._model.generate
             if self._previous is not None:
                 self._model.generate = self._previous
@@ -133,20 +131,14 @@ class Attachment:
             return self._original(*args, **kwargs)
         request, cache, restored = prepared
         restore_s = self._clock.monotonic_s() - started_s
-        kwargs = {
-            name: value for name, value in kwargs.items() if name not in CACHE_NAMES
-        }
+        kwargs = {name: value for name, value in kwargs.items() if name not in CACHE_NAMES}
         result = self._original(*args, **kwargs, **{self._cache_name: cache})
         started_s = self._clock.monotonic_s()
         saved = self._saved(request, restored, cache, result)
-        self._account(
-            request, restored, saved, restore_s, self._clock.monotonic_s() - started_s
-        )
+        self._account(request, restored, saved, restore_s, self._clock.monotonic_s() - started_s)
         return result
 
-    def _prepared(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Request, Any, Restored] | Refusal:
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Request, Any, Restored] | Refusal:
         if self.refusal is not None or self._geometry is None:
             return Refusal(self.refusal or "the model was not looked at")
         try:
@@ -162,19 +154,17 @@ class Attachment:
                 self._identify()
             cache = new_cache(request, self._model.config.get_text_config(decoder=True))
             return request, cache, self._restorer.restore(request, cache)
-        except Exception:
+        except Exception:  # noqa: BLE001 - see the next line
             # The boundary of the engine: a mistake of ours, or memory that ran out, must cost a prefill and not the call.
             _log.exception("restoring failed; this call computes everything")
             self.counters.failures += 1
             return Refusal("restoring failed")
 
-    def _saved(
-        self, request: Request, restored: Restored, cache: Any, result: Any
-    ) -> int:
+    def _saved(self, request: Request, restored: Restored, cache: Any, result: Any) -> int:
         try:
             sequences = result if isinstance(result, torch.Tensor) else result.sequences
             return self._recorder.save(request, restored, cache, sequences)
-        except Exception:
+        except Exception:  # noqa: BLE001 - see the next line
             # The answer exists already; losing what would have been saved must not lose it.
             _log.exception("saving failed; the answer is not affected")
             self.counters.failures += 1
@@ -192,16 +182,12 @@ class Attachment:
         self.counters.prompt_tokens += prompt_tokens
         self.counters.restored_tokens += restored.num_tokens
         self.counters.saved_blocks += saved
-        self.last = LastRequest(
-            prompt_tokens, restored.num_tokens, restored.tier, saved, restore_s, save_s
-        )
+        self.last = LastRequest(prompt_tokens, restored.num_tokens, restored.tier, saved, restore_s, save_s)
 
     def _identify(self) -> None:
         assert self._geometry is not None
         layout = self._geometry.layout(self._options.block_tokens)
-        identity = identity_of(
-            self._model, self._options.tenant, self._options.salt, layout.dtype
-        )
+        identity = identity_of(self._model, self._options.tenant, self._options.salt, layout.dtype)
         prefix = PrefixCache(
             self._store,
             identity,
@@ -223,9 +209,7 @@ class Attachment:
                 PREFAULT_TOKENS,
             )
             token_bytes = self._geometry.layout(1).block_bytes
-            self._workspace.prefault(
-                token_bytes * min(int(limit or PREFAULT_TOKENS), PREFAULT_TOKENS)
-            )
+            self._workspace.prefault(token_bytes * min(int(limit or PREFAULT_TOKENS), PREFAULT_TOKENS))
 
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:
@@ -235,27 +219,18 @@ class Attachment:
 
 def _cache_argument(model: Any) -> str:
     """The name under which `forward` takes its cache: `cache` in newer releases of transformers, `past_key_values` before."""
-    forward = (
-        getattr(getattr(model, "base_model", None), "forward", None)
-        if _is_wrapper(model)
-        else model.forward
-    )
+    forward = getattr(getattr(model, "base_model", None), "forward", None) if _is_wrapper(model) else model.forward
     names = inspect.signature(forward or model.forward).parameters
     return "cache" if "cache" in names else "past_key_values"
 
 
 def _is_wrapper(model: Any) -> bool:
     """Whether `forward` hands everything on without naming it (PEFT)."""
-    kinds = {
-        parameter.kind
-        for parameter in inspect.signature(model.forward).parameters.values()
-    }
+    kinds = {parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
     return kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
-def _by_name(
-    function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def _by_name(function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     assert function is not None
     bound = inspect.signature(function).bind_partial(*args, **kwargs)
     named: dict[str, Any] = {}

@@ -22,7 +22,7 @@ _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope", "su"})
 
 
 class UnsupportedModelError(Exception):
-    """This model's cache cannot be kept; the text is the end of a sentence. Only used between this module and the attachment."""
+    """A model whose cache cannot be kept; its text is the end of a sentence. Only used between this module and the attachment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,13 @@ class Geometry:
         """Whether every layer has the same heads and widths, so that a block is one array."""
         first = self.layers[0]
         shape = (first.num_kv_heads, first.key_dim, first.key_dim)
-        return all(
-            (layer.num_kv_heads, layer.key_dim, layer.value_dim) == shape
-            for layer in self.layers
-        )
+        return all((layer.num_kv_heads, layer.key_dim, layer.value_dim) == shape for layer in self.layers)
 
     @property
     def is_dense(self) -> bool:
         """Whether all layers are uniform, see the whole past and lie on one device."""
         devices = {layer.device for layer in self.layers}
-        return (
-            self.is_uniform
-            and len(devices) == 1
-            and all(layer.window is None for layer in self.layers)
-        )
+        return self.is_uniform and len(devices) == 1 and all(layer.window is None for layer in self.layers)
 
     def layout(self, block_tokens: int) -> Layout:
         """The layout of blocks of `block_tokens`: the dense array, or for unequal layers their K and V one after the other."""
@@ -81,11 +74,7 @@ class Geometry:
 
     def part_shapes(self, block_tokens: int) -> list[tuple[int, int, int]]:
         """Shapes (heads, block_tokens, width) of K and V of each layer, in the order they have in a block."""
-        return [
-            (layer.num_kv_heads, block_tokens, width)
-            for layer in self.layers
-            for width in (layer.key_dim, layer.value_dim)
-        ]
+        return [(layer.num_kv_heads, block_tokens, width) for layer in self.layers for width in (layer.key_dim, layer.value_dim)]
 
 
 def probe(model: torch.nn.Module, cache_name: str) -> Geometry:
@@ -105,9 +94,7 @@ def probe(model: torch.nn.Module, cache_name: str) -> Geometry:
             model(input_ids=token, use_cache=True, **{cache_name: cache})
         except Exception as error:
             # Whatever a model does with a cache it does not know, the answer is the same: it is not supported.
-            raise UnsupportedModelError(
-                f"it does not run with a DynamicCache ({type(error).__name__}: {error})"
-            ) from error
+            raise UnsupportedModelError(f"it does not run with a DynamicCache ({type(error).__name__}: {error})") from error
     return _read(cache)
 
 
@@ -116,30 +103,19 @@ def _refuse_by_config(config: Any) -> None:
         raise UnsupportedModelError("encoder-decoder models are not supported")
     for rope_type in _rope_types(config.to_dict()):
         if rope_type in _LENGTH_DEPENDENT_ROPE:
-            raise UnsupportedModelError(
-                f"with RoPE scaling {rope_type!r} keys depend on the length of the whole sequence"
-            )
+            raise UnsupportedModelError(f"with RoPE scaling {rope_type!r} keys depend on the length of the whole sequence")
 
 
 def _rope_types(value: Any) -> list[str]:
     if isinstance(value, dict):
-        own = [
-            value[name]
-            for name in ("rope_type", "type")
-            if isinstance(value.get(name), str)
-        ]
+        own = [value[name] for name in ("rope_type", "type") if isinstance(value.get(name), str)]
         return own + [found for item in value.values() for found in _rope_types(item)]
     return []
 
 
 def _refuse_by_layer(layer: Any) -> None:
-    if (
-        type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer)
-        and type(layer).__name__ != "DummyLayer"
-    ):
-        raise UnsupportedModelError(
-            f"cache layers of type {type(layer).__name__} cannot be kept yet"
-        )
+    if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) and type(layer).__name__ != "DummyLayer":
+        raise UnsupportedModelError(f"cache layers of type {type(layer).__name__} cannot be kept yet")
 
 
 def _read(cache: DynamicCache) -> Geometry:
@@ -147,22 +123,14 @@ def _read(cache: DynamicCache) -> Geometry:
     dtypes: set[torch.dtype] = set()
     for layer_idx, layer in enumerate(cache.layers):
         _refuse_by_layer(layer)
-        keys, values = layer.keys, layer.values
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         if keys is None or values is None or keys.numel() == 0:
             continue
         if keys.ndim != 4 or keys.shape[-2] != 1 or values.shape[:3] != keys.shape[:3]:
-            raise UnsupportedModelError(
-                f"layer {layer_idx} keeps keys of shape {tuple(keys.shape)}"
-            )
-        window = (
-            layer.sliding_window
-            if isinstance(layer, DynamicSlidingWindowLayer)
-            else None
-        )
+            raise UnsupportedModelError(f"layer {layer_idx} keeps keys of shape {tuple(keys.shape)}")
+        window = layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
         if window is not None and window < 2:
-            raise UnsupportedModelError(
-                f"layer {layer_idx} has a window of {window} token"
-            )
+            raise UnsupportedModelError(f"layer {layer_idx} has a window of {window} token")
         layers.append(
             LayerGeometry(
                 layer_idx,
@@ -175,14 +143,7 @@ def _read(cache: DynamicCache) -> Geometry:
         )
         dtypes |= {keys.dtype, values.dtype}
     if not layers:
-        raise UnsupportedModelError(
-            "it keeps no keys and values in a DynamicCache (linear attention or state space model)"
-        )
-    if (
-        len(dtypes) > 1
-        or str(next(iter(dtypes))).removeprefix("torch.") not in DTYPE_BYTES
-    ):
-        raise UnsupportedModelError(
-            f"its keys and values have the dtypes {sorted(map(str, dtypes))}"
-        )
+        raise UnsupportedModelError("it keeps no keys and values in a DynamicCache (linear attention or state space model)")
+    if len(dtypes) > 1 or str(next(iter(dtypes))).removeprefix("torch.") not in DTYPE_BYTES:
+        raise UnsupportedModelError(f"its keys and values have the dtypes {sorted(map(str, dtypes))}")
     return Geometry(tuple(layers), dtypes.pop())

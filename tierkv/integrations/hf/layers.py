@@ -11,19 +11,19 @@ import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 
-class RestoredLayer(DynamicLayer):
+class RestoredLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no annotation
     """A dynamic layer over memory with room: new tokens are written behind the restored ones instead of concatenated.
 
     The layer of transformers copies the whole past for every token; this one writes in place while `keys` is still the head of its
     room (a crop keeps it so) and gradients are off. In any other case (reordered rows, no room left) it does what its parent does.
     """
 
-    def __init__(
-        self, key_room: torch.Tensor, value_room: torch.Tensor, num_tokens: int
-    ) -> None:
-        """key_room, value_room — (batch, kv_heads, room_tokens, head_dim), owned by the layer from now on; the first
-        `num_tokens` tokens are filled."""
-        super().__init__()
+    def __init__(self, key_room: torch.Tensor, value_room: torch.Tensor, num_tokens: int) -> None:
+        """Starts behind `num_tokens` tokens, which the rooms hold already.
+
+        key_room, value_room — (batch, kv_heads, room_tokens, head_dim), owned by the layer from now on.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers has no annotation
         self.device = key_room.device
         self.dtype = key_room.dtype
         self._rooms: tuple[torch.Tensor, torch.Tensor] | None = (key_room, value_room)
@@ -39,7 +39,7 @@ class RestoredLayer(DynamicLayer):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends (batch, kv_heads, new_tokens, head_dim) and returns the whole."""
-        if self._rooms is not None and self._fits(key_states, value_states):
+        if self._rooms is not None and self.keys is not None and self._fits(key_states, value_states):
             start = self.keys.shape[-2]
             stop = start + key_states.shape[-2]
             key_room, value_room = self._rooms
@@ -53,14 +53,12 @@ class RestoredLayer(DynamicLayer):
         return keys, values
 
     def _fits(self, key_states: torch.Tensor, value_states: torch.Tensor) -> bool:
-        if torch.is_grad_enabled() or self.keys is None or self._rooms is None:
+        if torch.is_grad_enabled() or self.keys is None or self.values is None or self._rooms is None:
             return False
-        return _is_head(self.keys, self._rooms[0], key_states) and _is_head(
-            self.values, self._rooms[1], value_states
-        )
+        return _is_head(self.keys, self._rooms[0], key_states) and _is_head(self.values, self._rooms[1], value_states)
 
 
-class RecordingSlidingLayer(DynamicSlidingWindowLayer):
+class RecordingSlidingLayer(DynamicSlidingWindowLayer):  # type: ignore[no-untyped-call]  # as above
     """A sliding-window layer that also keeps the keys and values of every new token until they were saved."""
 
     def __init__(self, sliding_window: int) -> None:
@@ -68,9 +66,7 @@ class RecordingSlidingLayer(DynamicSlidingWindowLayer):
         self._recorded: list[tuple[torch.Tensor, torch.Tensor]] | None = []
         self.recorded_from = 0
 
-    def restore(
-        self, keys: torch.Tensor, values: torch.Tensor, num_tokens: int
-    ) -> None:
+    def restore(self, keys: torch.Tensor, values: torch.Tensor, num_tokens: int) -> None:
         """Starts behind `num_tokens` tokens, of which keys and values are the last min(num_tokens, window - 1); owned from now on."""
         self.lazy_initialization(keys, values)
         self.keys, self.values = keys, values
@@ -95,9 +91,7 @@ class RecordingSlidingLayer(DynamicSlidingWindowLayer):
         recorded, self._recorded = self._recorded, None
         if not recorded:
             return None
-        return torch.cat([keys for keys, _ in recorded], dim=-2), torch.cat(
-            [values for _, values in recorded], dim=-2
-        )
+        return torch.cat([keys for keys, _ in recorded], dim=-2), torch.cat([values for _, values in recorded], dim=-2)
 
 
 def _is_head(states: torch.Tensor, room: torch.Tensor, new: torch.Tensor) -> bool:

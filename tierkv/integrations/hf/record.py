@@ -42,14 +42,10 @@ class Recorder:
         matrix = sequences.detach().cpu().numpy().astype(np.int64, copy=False)
         if parts is None or len(matrix) != len(request.rows):
             return 0
-        last_column = min(
-            matrix.shape[1] - 1, *(first + tensor.shape[-2] for first, tensor in parts)
-        )
+        last_column = min(matrix.shape[1] - 1, *(first + tensor.shape[-2] for first, tensor in parts))
         saved = 0
         for idx, row in enumerate(request.rows):
-            token_ids = _without_trailing_pads(
-                matrix[idx, row.padding : last_column], row, request.pad_token_id
-            )
+            token_ids = _without_trailing_pads(matrix[idx, row.padding : last_column], row, request.pad_token_id)
             saved += self._save_row(parts, idx, row, restored.blocks[idx], token_ids)
         return saved
 
@@ -68,10 +64,8 @@ class Recorder:
         start_column = row.padding + start_block * block_tokens
         stop_column = row.padding + num_blocks * block_tokens
         # One view per part and block, made by one call per part: making them block by block would cost more than the copies.
-        pieces = [
-            tensor[row_idx, :, start_column - first : stop_column - first].split(
-                block_tokens, dim=1
-            )
+        pieces: list[tuple[torch.Tensor, ...]] = [
+            torch.split(tensor[row_idx, :, start_column - first : stop_column - first], block_tokens, dim=1)
             for first, tensor in parts
         ]
 
@@ -97,31 +91,22 @@ class Recorder:
         parts: list[tuple[int, torch.Tensor]] = []
         for layer in self._geometry.layers:
             held = cache.layers[layer.layer_idx]
-            if isinstance(held, RecordingSlidingLayer):
-                recorded = held.take_recorded()
-                first = held.recorded_from
-            else:
-                recorded = (held.keys, held.values) if held.keys is not None else None
-                first = 0
-            if (
-                recorded is None
-                or recorded[0].dtype != self._geometry.dtype
-                or recorded[1].dtype != self._geometry.dtype
-            ):
+            recorded = held.take_recorded() if isinstance(held, RecordingSlidingLayer) else _states(held)
+            first = held.recorded_from if isinstance(held, RecordingSlidingLayer) else 0
+            if recorded is None or recorded[0].dtype != self._geometry.dtype or recorded[1].dtype != self._geometry.dtype:
                 return None
             parts += [(first, recorded[0]), (first, recorded[1])]
         return parts
 
 
-def _without_trailing_pads(
-    token_ids: npt.NDArray[np.int64], row: Row, pad_token_id: int | None
-) -> npt.NDArray[np.int64]:
+def _states(layer: object) -> tuple[torch.Tensor, torch.Tensor] | None:
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    return (keys, values) if isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor) else None
+
+
+def _without_trailing_pads(token_ids: npt.NDArray[np.int64], row: Row, pad_token_id: int | None) -> npt.NDArray[np.int64]:
     """Drops what a row was filled up with after it had ended; its keys are right but nobody asks for them again."""
     end = len(token_ids)
-    while (
-        pad_token_id is not None
-        and end > len(row.token_ids)
-        and token_ids[end - 1] == pad_token_id
-    ):
+    while pad_token_id is not None and end > len(row.token_ids) and token_ids[end - 1] == pad_token_id:
         end -= 1
     return token_ids[:end]

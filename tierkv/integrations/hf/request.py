@@ -40,6 +40,7 @@ _HARMLESS = frozenset(
         *CACHE_NAMES,
     }
 )
+_GENERATION_SETTINGS = frozenset(vars(GenerationConfig()))  # type: ignore[no-untyped-call]  # transformers has no annotation
 _ZERO_IS_HARMLESS = frozenset({"token_type_ids", "mm_token_type_ids"})
 _REFUSED_MODES = {
     "penalty_alpha": "contrastive search",
@@ -77,28 +78,18 @@ class Refusal:
     reason: str
 
 
-def read_request(
-    arguments: Mapping[str, Any], defaults: GenerationConfig | None, *, training: bool
-) -> Request | Refusal:
+def read_request(arguments: Mapping[str, Any], defaults: GenerationConfig | None, *, training: bool) -> Request | Refusal:
     """The request in the arguments of `generate`, or why there is none.
 
     arguments — by name, as the caller gave them; defaults — the model's own generation config; training — whether dropout is on.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     settings = _Settings(given, defaults)
-    reason = (
-        "the model is in training mode"
-        if training
-        else _mode_refusal(settings) or _argument_refusal(given)
-    )
+    reason = "the model is in training mode" if training else _mode_refusal(settings) or _argument_refusal(given)
     if reason is not None:
         return Refusal(reason)
     token_ids = given.get("inputs", given.get("input_ids"))
-    if (
-        not isinstance(token_ids, torch.Tensor)
-        or token_ids.ndim != 2
-        or token_ids.is_floating_point()
-    ):
+    if not isinstance(token_ids, torch.Tensor) or token_ids.ndim != 2 or token_ids.is_floating_point():
         return Refusal("the prompt is not a (batch, tokens) tensor of token ids")
     paddings = _paddings(token_ids, given.get("attention_mask"), settings)
     if isinstance(paddings, Refusal):
@@ -118,9 +109,7 @@ def read_request(
 class _Settings:
     """A generation setting is the first that is set: argument, generation config of the call, generation config of the model."""
 
-    def __init__(
-        self, given: Mapping[str, Any], defaults: GenerationConfig | None
-    ) -> None:
+    def __init__(self, given: Mapping[str, Any], defaults: GenerationConfig | None) -> None:
         self._given = given
         self._configs = (given.get("generation_config"), defaults)
 
@@ -139,38 +128,25 @@ def _mode_refusal(settings: _Settings) -> str | None:
     if int(settings.get("num_beams") or 1) > 1:
         return "beam search reorders the cache"
     return next(
-        (
-            f"{mode} is not supported"
-            for name, mode in _REFUSED_MODES.items()
-            if settings.get(name)
-        ),
+        (f"{mode} is not supported" for name, mode in _REFUSED_MODES.items() if settings.get(name)),
         None,
     )
 
 
 def _argument_refusal(given: Mapping[str, Any]) -> str | None:
-    known = vars(GenerationConfig())
     for name, value in given.items():
-        if (
-            name in _ZERO_IS_HARMLESS
-            and isinstance(value, torch.Tensor)
-            and not bool(value.any())
-        ):
+        if name in _ZERO_IS_HARMLESS and isinstance(value, torch.Tensor) and not bool(value.any()):
             continue
-        if name not in _HARMLESS and name not in known:
+        if name not in _HARMLESS and name not in _GENERATION_SETTINGS:
             return f"the argument {name!r} may change keys and values"
-        if name in CACHE_NAMES and (
-            type(value) is not DynamicCache or value.get_seq_length() > 0
-        ):
+        if name in CACHE_NAMES and (type(value) is not DynamicCache or value.get_seq_length() > 0):
             return "a cache of your own that is not an empty DynamicCache was passed"
     if len([name for name in CACHE_NAMES if name in given]) > 1:
         return "two caches were passed"
     return None
 
 
-def _paddings(
-    token_ids: torch.Tensor, mask: Any, settings: _Settings
-) -> list[int] | Refusal:
+def _paddings(token_ids: torch.Tensor, mask: Any, settings: _Settings) -> list[int] | Refusal:
     """Padding columns left of each row."""
     num_rows, num_columns = token_ids.shape
     if num_rows == 0 or num_columns == 0:
@@ -189,9 +165,7 @@ def _paddings(
     matrix = mask.detach().cpu().numpy() != 0
     paddings = np.argmax(matrix, axis=1)
     if not np.array_equal(matrix, np.arange(num_columns) >= paddings[:, None]):
-        return Refusal(
-            "the attention_mask has padding on the right, holes, or an empty row"
-        )
+        return Refusal("the attention_mask has padding on the right, holes, or an empty row")
     return [int(padding) for padding in paddings]
 
 

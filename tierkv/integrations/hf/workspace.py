@@ -81,9 +81,7 @@ class Workspace:
                 return
             # An older kernel refuses the advice; then the first restore touches the pages.
             with contextlib.suppress(OSError, ValueError):
-                memory.madvise(
-                    _MADV_POPULATE_WRITE, start, min(_STEP_BYTES, len(memory) - start)
-                )
+                memory.madvise(_MADV_POPULATE_WRITE, start, min(_STEP_BYTES, len(memory) - start))
 
 
 def _new_map(size_bytes: int) -> mmap.mmap:
