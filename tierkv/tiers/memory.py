@@ -1,4 +1,4 @@
-"""The reference twin of every tier: a dict with a capacity. Tests compare the others with it; it also serves where nothing must last."""
+"""The reference twin of every tier: a dict with a capacity. Tests compare the others with it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from tierkv.tiers.base import Buffer, GetOutcome, PutOutcome
 class MemoryTier:
     """Blocks in a dict. checksum — XXH3-128 of a buffer (`tierkv.codecs`), so that damage is found here as everywhere."""
 
-    def __init__(
-        self, capacity_bytes: int, checksum: Callable[[memoryview], bytes], *, name: TierName = TierName.HOST
-    ) -> None:
+    def __init__(self, capacity_bytes: int, checksum: Callable[[memoryview], bytes], *, name: TierName = TierName.HOST) -> None:
         self.name = name
         self.capacity_bytes = capacity_bytes
         self._checksum = checksum

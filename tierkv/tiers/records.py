@@ -82,7 +82,7 @@ def resolve_overlaps(
 ) -> tuple[list[Extent], list[BlockKey]]:
     """Which claims (key, extent, generation) may stay: (extents kept, ascending; keys to forget).
 
-    A claim goes when `fits` denies its extent, or when it overlaps one of a higher generation: the later writer was given the place.
+    A claim goes when `fits` denies its extent, or when it overlaps one of a higher generation: the later writer got the place.
     """
     kept: list[tuple[BlockKey, Extent, int]] = []
     dropped: list[BlockKey] = []

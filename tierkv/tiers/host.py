@@ -1,0 +1,181 @@
+"""The host tier: blocks in the arena, with in-place access for the store and the copying interface of every tier.
+
+In place (the store's path): `reserve` extents, fill them, `adopt` them into the index; `forget` and `release_extents` when they go.
+The two are separate on purpose: an extent may outlive its block while somebody still looks at it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tierkv.errors import DataError
+from tierkv.model.keys import BlockKey
+from tierkv.model.outcomes import BlockRecord, Extent, TierName
+from tierkv.tiers.arena import Arena
+from tierkv.tiers.arena_index import ArenaIndex
+from tierkv.tiers.base import Buffer, GetOutcome, PutOutcome
+from tierkv.tiers.extents import round_up
+from tierkv.tiers.lock import FolderLock
+from tierkv.tiers.records import Placed
+
+
+class HostTier:
+    """Blocks in RAM that outlives the process.
+
+    folder — in tmpfs, private to this store; store_id — 16 bytes that tell stores apart; checksum — XXH3-128 of a buffer.
+    Raises ConflictError when another process holds the folder.
+    """
+
+    name = TierName.HOST
+
+    def __init__(self, folder: Path, memory_bytes: int, *, store_id: bytes, checksum: Callable[[memoryview], bytes]) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_mode & 0o077:
+            raise DataError("the arena's folder is open to others; make it private (chmod 700)", folder=folder)
+        self._folder = folder
+        self._checksum = checksum
+        self._lock = threading.Lock()
+        self._folder_lock = FolderLock(folder)
+        try:
+            self._arena = Arena(folder, memory_bytes)
+            self._index = ArenaIndex(folder, store_id=store_id, arena_bytes=self._arena.size_bytes)
+            if self._arena.is_new:
+                self._index.clear()
+            recovered = self._index.load(self._arena.fits)
+        except BaseException:
+            self._folder_lock.close()
+            raise
+        self._arena.claim([extent for _, extent in recovered])
+        self._table: dict[BlockKey, Placed] = {record.key: (record, extent) for record, extent in recovered}
+        self.capacity_bytes = self._arena.size_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        return self._arena.used_bytes
+
+    @property
+    def degraded(self) -> str | None:
+        return self._arena.degraded
+
+    def footprint_bytes(self, payload_bytes: int) -> int:
+        return round_up(payload_bytes)
+
+    # -- in place --------------------------------------------------------------------------------------------------------
+
+    @property
+    def fd(self) -> int:
+        """Descriptor of the arena file; owned by the tier."""
+        return self._arena.fd
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._arena.size_bytes
+
+    @property
+    def prefaulted_bytes(self) -> int:
+        return self._arena.prefaulted_bytes
+
+    def prefault(self, should_stop: Callable[[], bool]) -> None:
+        """See `Arena.prefault`."""
+        self._arena.prefault(should_stop)
+
+    def reserve(self, count: int, block_bytes: int) -> list[Extent]:
+        """Up to `count` extents for blocks of `block_bytes`; fewer when room is short. Lengths are rounded up to 4 KiB."""
+        return self._arena.reserve(count, block_bytes)
+
+    def release_extents(self, extents: Sequence[Extent]) -> None:
+        """Returns extents to the allocator; their blocks must have been forgotten, or be about to."""
+        self._arena.release(extents)
+
+    def view(self, extent: Extent) -> memoryview:
+        """The bytes of an extent, writable."""
+        return self._arena.view(extent)
+
+    def adopt(self, items: Sequence[Placed]) -> None:
+        """Indexes blocks that lie in their extents already. One thread at a time."""
+        self.update(items, ())
+
+    def forget(self, keys: Iterable[BlockKey]) -> None:
+        """Takes blocks out of the index; their extents are not freed. Unknown keys are fine. One thread at a time."""
+        self.update((), keys)
+
+    def update(self, items: Sequence[Placed], forgets: Iterable[BlockKey]) -> None:
+        """`forget` and `adopt` in one transaction."""
+        gone = list(forgets)
+        if not items and not gone:
+            return
+        self._index.update(items, gone)
+        with self._lock:
+            for key in gone:
+                self._table.pop(key, None)
+            for record, extent in items:
+                self._table[record.key] = (record, extent)
+
+    def recovered(self) -> list[Placed]:
+        """What an earlier process left, oldest generation first; to be believed only after a look at the checksums."""
+        with self._lock:
+            return sorted(self._table.values(), key=lambda item: item[0].generation)
+
+    # -- copying: the Tier protocol --------------------------------------------------------------------------------------
+
+    def __contains__(self, key: BlockKey) -> bool:
+        return key in self._table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def record(self, key: BlockKey) -> BlockRecord | None:
+        placed = self._table.get(key)
+        return None if placed is None else placed[0]
+
+    def records(self) -> Iterator[BlockRecord]:
+        return iter([record for record, _ in self.recovered()])
+
+    def put(self, items: Sequence[tuple[BlockRecord, Buffer]]) -> list[PutOutcome]:
+        return [self._put_one(record, payload) for record, payload in items]
+
+    def _put_one(self, record: BlockRecord, payload: Buffer) -> PutOutcome:
+        if record.key in self._table:
+            return PutOutcome.ALREADY
+        extents = self._arena.reserve(1, record.payload_bytes)
+        if not extents:
+            return PutOutcome.NO_SPACE
+        self._arena.view(extents[0])[: record.payload_bytes] = payload
+        self.adopt([(record, extents[0])])
+        return PutOutcome.STORED
+
+    def get(self, keys: Sequence[BlockKey], targets: Sequence[Buffer]) -> list[GetOutcome]:
+        return [self._get_one(key, target) for key, target in zip(keys, targets, strict=True)]
+
+    def _get_one(self, key: BlockKey, target: Buffer) -> GetOutcome:
+        with self._lock:
+            placed = self._table.get(key)
+            if placed is None:
+                return GetOutcome.MISS
+            record, extent = placed
+            target[:] = self._arena.view(extent)[: record.payload_bytes]
+        if self._checksum(target) == record.payload_checksum:
+            return GetOutcome.HIT
+        self.delete([key])
+        return GetOutcome.DAMAGED
+
+    def delete(self, keys: Iterable[BlockKey]) -> int:
+        with self._lock:
+            placed = [self._table[key] for key in dict.fromkeys(keys) if key in self._table]
+        self.forget([record.key for record, _ in placed])
+        self._arena.release([extent for _, extent in placed])
+        return len(placed)
+
+    def check_integrity(self) -> None:
+        self._arena.check_integrity()
+
+    def close(self, *, discard: bool = False) -> None:
+        """discard — the arena's content goes; otherwise it waits for the next process. May be called twice."""
+        self._index.close()
+        self._arena.close(discard=discard)
+        self._folder_lock.close()
+        if discard:
+            shutil.rmtree(self._folder, ignore_errors=True)
