@@ -3,8 +3,8 @@
 What it leaves to others: what the bytes of a block mean, and where they go.
 
 Invariants: `load` and `save` never raise for anything the store does; a daemon that is away, slow, full or wrong is a counted miss or
-a skipped save, and the engine computes. Blocks are used only within LEASE_MARGIN_S of their acquisition, which is less than any
-sensible lease lives, so a process that was stopped meanwhile cannot read an extent that was given to someone else.
+a skipped save, and the engine computes. What was copied out of a lease is believed only if the lease is still valid after the copy,
+so a process that was stopped meanwhile cannot take another block's bytes for its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tierkv.clock import Clock, SystemClock
 from tierkv.errors import InvalidRequestError, TierKVError
 from tierkv.interface import BlockStore, Lease, ReadyRun, Reservation
 from tierkv.model.keys import BlockKey, chain_keys
@@ -26,7 +25,6 @@ from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.model.outcomes import ReserveOutcome, TierName
 
-LEASE_MARGIN_S = 30.0
 TokenIds = Sequence[int] | npt.NDArray[np.integer]
 FillBlock = Callable[[int, memoryview], None]
 
@@ -56,7 +54,6 @@ class LoadedPrefix:
     def __init__(self, cache: PrefixCache, lease: Lease) -> None:
         self._cache = cache
         self._lease = lease
-        self._acquired_s = cache.clock.monotonic_s()
         self._released = False
 
     @property
@@ -78,7 +75,7 @@ class LoadedPrefix:
 
     def is_valid(self) -> bool:
         """Whether everything read until now was still pinned; ask after the last read, before the bytes are believed."""
-        return not self._released and self._cache.clock.monotonic_s() - self._acquired_s < LEASE_MARGIN_S
+        return not self._released and self._lease.is_valid
 
     def release(self) -> None:
         """Ends the lease. May be called twice."""
@@ -116,14 +113,12 @@ class PrefixCache:
         layout: Layout,
         *,
         timeout_s: float | None = None,
-        clock: Clock | None = None,
         counters: PrefixCounters | None = None,
     ) -> None:
         self.store = store
         self.identity = identity
         self.layout = layout
         self.namespace_id = identity.fingerprint(layout)
-        self.clock = clock or SystemClock()
         self.counters = counters or PrefixCounters()
         self._timeout_s = timeout_s
         self._registered = False

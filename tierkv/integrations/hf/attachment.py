@@ -193,7 +193,6 @@ class Attachment:
             identity,
             layout,
             timeout_s=self._options.timeout_s,
-            clock=self._clock,
             counters=self.counters.prefix,
         )
         self._restorer = Restorer(self._geometry, prefix, self._workspace)
