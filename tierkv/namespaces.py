@@ -32,6 +32,11 @@ class NamespaceTable:
             raise InvalidRequestError("this namespace is not registered; register its identity first", namespace=namespace_id)
         return namespace
 
+    def durability_of(self, namespace_id: NamespaceId) -> Durability:
+        """The promise of a namespace; VOLATILE for one that is not (yet) registered."""
+        namespace = self._namespaces.get(namespace_id)
+        return Durability.VOLATILE if namespace is None else namespace.durability
+
     def register(self, identity: Identity, layout: Layout, durability: Durability) -> Namespace:
         """Finds or adds a namespace; a known one takes on the durability given last. May wait for the disk when it is new."""
         namespace_id = identity.fingerprint(layout)

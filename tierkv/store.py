@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
 import tierkv
@@ -29,7 +29,7 @@ from tierkv.placement.mover import Mover
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
 from tierkv.placement.waiting import after_all, resolved
-from tierkv.scrub import scrub
+from tierkv.scrub import Checksum, Finding, scrub
 from tierkv.settings import StoreSettings
 
 __all__ = [
@@ -58,6 +58,8 @@ class TieredStore:
         residency: Residency,
         mover: Mover,
         namespaces: NamespaceTable,
+        checksum: Checksum,
+        disk_scrub: Callable[[], Iterable[Finding]] | None,
         on_close: Callable[[bool], None],
     ) -> None:
         limits = settings.limits
@@ -67,6 +69,8 @@ class TieredStore:
         self._books = residency
         self._mover = mover
         self._namespaces = namespaces
+        self._checksum = checksum
+        self._disk_scrub = disk_scrub
         self._on_close = on_close
         self._loader = Loader(
             lock=lock,
@@ -312,7 +316,10 @@ class TieredStore:
     def verify(self, progress: Callable[[int, int, int], None] | None = None) -> VerifyReport:
         """Reads and checks every frame of every tier; blocks (minutes). progress(frames, frames_total, bytes)."""
         self._check_open()
-        return scrub(self._books, self._lock, progress or (lambda *_: None))
+        books = self._books
+        disk_findings = () if self._disk_scrub is None else self._disk_scrub()
+        disk_frames = 0 if books.disk is None else len(books.disk)
+        return scrub(disk_findings, disk_frames, books, self._lock, self._checksum, progress or (lambda *_: None))
 
     def expire(self) -> None:
         """Returns what expired leases and reservations held, and retries a disk that failed; about once a second."""
@@ -326,10 +333,12 @@ class TieredStore:
             self._saver.expire()
             writer = self._mover.writer
             if writer is not None and writer.failure is not None and writer.is_writable:
-                self._retry_disk()
+                self._write_unwritten()
         self._mover.kick()
 
-    def _retry_disk(self) -> None:
+    def _write_unwritten(self) -> None:
+        if self._mover.writer is None:
+            return
         for entry in self._books.index:
             is_unwritten = entry.has_host_copy and not entry.is_on_disk and entry.moves == 0
             if is_unwritten and planner.is_written_through(entry.durability):
@@ -355,8 +364,12 @@ class TieredStore:
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the mover's threads."""
+        """Starts the mover's threads; blocks that survived in the arena alone go on to disk where their namespace promises it."""
         self._mover.start()
+        with self._lock:
+            for entry in self._books.index:
+                entry.durability = self._namespaces.durability_of(entry.namespace_id)
+            self._write_unwritten()
 
     def close(self, *, discard_arena: bool = False) -> None:
         """Flushes, ends every session, closes everything; may be called twice. What the disk refuses stays in a kept arena."""

@@ -52,9 +52,21 @@ class FrameCodec:
         """The record of a header. Raises DataError for a wrong magic, version, length, checksum or bound."""
         if len(header) != HEADER_BYTES:
             raise DataError("a frame header has 256 bytes", length=len(header))
-        (magic, version, length, codec, flags, key, namespace, parent, generation, block_bytes, digest, payload_bytes, payload_digest) = (
-            _FIELDS.unpack_from(header)
-        )
+        (
+            magic,
+            version,
+            length,
+            codec,
+            flags,
+            key,
+            namespace,
+            parent,
+            generation,
+            block_bytes,
+            digest,
+            payload_bytes,
+            payload_digest,
+        ) = _FIELDS.unpack_from(header)
         if magic != _MAGIC:
             raise DataError("no frame begins here", found=bytes(magic))
         if version > FRAME_VERSION:
@@ -62,7 +74,9 @@ class FrameCodec:
         if bytes(header[_CHECKED_BYTES:]) != checksum(header[:_CHECKED_BYTES]):
             raise DataError("the checksum of a frame header does not agree", key=key)
         if version != FRAME_VERSION or length != HEADER_BYTES or flags & ~_HAS_PARENT or any(header[_FIELDS.size : _CHECKED_BYTES]):
-            raise DataError("a frame header has a version, length or flags that do not exist", version=version, length=length, flags=flags)
+            raise DataError(
+                "a frame header has a version, length or flags that do not exist", version=version, length=length, flags=flags
+            )
         if not 0 < block_bytes <= BLOCK_BYTES_LIMIT or not 0 < payload_bytes <= 2 * BLOCK_BYTES_LIMIT:
             raise DataError("a frame header states impossible lengths", block_bytes=block_bytes, payload_bytes=payload_bytes)
         return BlockRecord(

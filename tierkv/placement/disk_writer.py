@@ -24,6 +24,8 @@ from tierkv.settings import DiskSettings
 from tierkv.tiers.base import PutOutcome, Tier
 
 _log = logging.getLogger(__name__)
+_DEFRAGMENT_ROUNDS = 4
+"""How often more victims are asked for when room is there but in pieces too small for a frame."""
 
 
 class DiskWriter:
@@ -112,41 +114,41 @@ class DiskWriter:
             return max(0.0, self._oldest_s + self._settings.interval_s - self._clock.monotonic_s())
 
     def _write_once(self) -> bool:
+        """Writes one batch, if one is due. True if there may be more."""
         self._delete_queued()
         with self._lock:
             batch = self._take_batch()
-            victims: list[BlockKey] = []
-            admitted: list[BlockEntry] = []
-            finished: list[tuple[BlockEntry, bool]] = []
-            for entry in batch:
-                room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
-                if room is None:
-                    finished.append((entry, entry.is_on_disk))
-                else:
-                    victims.extend(room)
-                    admitted.append(entry)
+            victims, admitted = self._admit(batch)
         if not batch:
             return False
         if victims:
             self._disk.delete(victims)
-        outcomes = self._put(admitted)
+        outcomes = self._put_making_room(admitted)
+        stored = {id(entry) for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE}
         with self._lock:
-            deleted: list[BlockKey] = []
-            for entry, outcome in zip(admitted, outcomes, strict=True):
-                is_stored = outcome is not PutOutcome.NO_SPACE
-                if not is_stored:
+            orphans = [entry.key for entry in admitted if id(entry) in stored and not self._books.index.is_current(entry)]
+            for entry in admitted:
+                if id(entry) not in stored or entry.key in orphans:
                     self._books.lose_disk(entry.key, None)
-                elif self._books.index.is_current(entry):
-                    entry.is_on_disk = True
                 else:
-                    deleted.append(entry.key)
-                finished.append((entry, is_stored))
-            reports = [pair for entry, ok in finished for pair in self._finish(entry, ok)]
-        if deleted:
-            self._forget_deleted(deleted)
-        for report, ok in reports:
-            report(ok)
+                    entry.is_on_disk = True
+            reports = [(report, entry.is_on_disk) for entry in batch for report in self._finish(entry)]
+        if orphans:  # deleted while they were written: they must not come back
+            self._disk.delete(orphans)
+        for report, is_on_disk in reports:
+            report(is_on_disk)
         return True
+
+    def _admit(self, batch: Sequence[BlockEntry]) -> tuple[list[BlockKey], list[BlockEntry]]:
+        """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
+        victims: list[BlockKey] = []
+        admitted: list[BlockEntry] = []
+        for entry in batch:
+            room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
+            if room is not None:
+                victims.extend(room)
+                admitted.append(entry)
+        return victims, admitted
 
     def _is_wanted(self, entry: BlockEntry) -> bool:
         if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:
@@ -191,38 +193,53 @@ class DiskWriter:
             self._oldest_s = None
         return batch
 
+    def _put_making_room(self, entries: list[BlockEntry]) -> list[PutOutcome]:
+        """Puts blocks; where the tier has room by weight but not in one piece, evicts beyond need and tries again."""
+        outcomes = self._put(entries)
+        for spare_blocks in range(1, _DEFRAGMENT_ROUNDS + 1):
+            lacking = [idx for idx, outcome in enumerate(outcomes) if outcome is PutOutcome.NO_SPACE]
+            if not lacking or self._disk.degraded is not None:
+                break
+            with self._lock:
+                victims = self._books.plan_spare_disk_room([entries[idx] for idx in lacking], spare_blocks)
+            if not victims:
+                break
+            self._disk.delete(victims)
+            for idx, outcome in zip(lacking, self._put([entries[idx] for idx in lacking]), strict=True):
+                outcomes[idx] = outcome
+        self._note_health(outcomes)
+        return outcomes
+
     def _put(self, entries: list[BlockEntry]) -> list[PutOutcome]:
         if not entries:
             return []
         items = [(entry.sealed_record(), self._books.host.view(entry.placed_at())[: entry.block_bytes]) for entry in entries]
         try:
             outcomes = self._disk.put(items)
-        except Exception as error:
+        except Exception:
             _log.exception("writing to disk failed")
-            outcomes = [PutOutcome.NO_SPACE] * len(items)
-            self.failure = f"writing to disk failed: {error}"
-        if PutOutcome.NO_SPACE in outcomes:
-            self._failed_at_s = self._clock.monotonic_s()
-            self.failure = self.failure or "the disk has no room; RAM keeps serving, blocks are not made durable"
-        else:
-            self._failed_at_s = None
-            self.failure = None
-        stored = sum(item[0].payload_bytes for item, outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED)
+            return [PutOutcome.NO_SPACE] * len(items)
+        stored = sum(
+            record.payload_bytes for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED
+        )
         with self._lock:
             self._books.counters["disk_written_bytes"] += stored
-            self._books.counters["disk_write_refusals"] += sum(outcome is PutOutcome.NO_SPACE for outcome in outcomes)
         return outcomes
 
-    def _finish(self, entry: BlockEntry, ok: bool) -> list[tuple[Callable[[bool], None], bool]]:
-        """Ends the move; an evicting block leaves the arena now. Returns the reports to make, for after the lock."""
+    def _note_health(self, outcomes: Sequence[PutOutcome]) -> None:
+        refused = sum(outcome is PutOutcome.NO_SPACE for outcome in outcomes)
+        if self._disk.degraded is not None:
+            self._failed_at_s = self._clock.monotonic_s()
+            self.failure = self._disk.degraded
+        elif outcomes and not refused:
+            self._failed_at_s = None
+            self.failure = None
+        with self._lock:
+            self._books.counters["disk_write_refusals"] += refused
+
+    def _finish(self, entry: BlockEntry) -> list[Callable[[bool], None]]:
+        """Ends the move; an evicting block leaves the arena now. Returns whom to tell, after the lock."""
         if entry.state is BlockState.EVICTING:
             self._books.finish_eviction(entry)
         self._books.end_move(entry)
-        return [(report, ok) for report in self._waiters.pop(entry.key, [])]
-
-    def _forget_deleted(self, keys: list[BlockKey]) -> None:
-        """Blocks that were deleted while they were written must not come back."""
-        with self._lock:
-            for key in keys:
-                self._books.lose_disk(key, None)
-        self._disk.delete(keys)
+        return self._waiters.pop(entry.key, [])

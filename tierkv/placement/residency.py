@@ -230,6 +230,22 @@ class Residency:
         self.disk_policy.on_insert(entry.key, weight)
         return list(selection.victims)
 
+    def plan_spare_disk_room(self, entries: Sequence[BlockEntry], spare_blocks: int) -> list[BlockKey]:
+        """More victims for blocks that the disk policy has admitted but the tier cannot place: `spare_blocks` beyond each."""
+        assert self.disk is not None
+        assert self.disk_policy is not None
+        victims: list[BlockKey] = []
+        for entry in entries:
+            weight = self.disk.footprint_bytes(entry.sealed_record().payload_bytes)
+            self.disk_policy.on_remove(entry.key)
+            wanted = self.disk_policy.capacity - self.disk_policy.used + spare_blocks * weight
+            selection = self.disk_policy.select_victims(entry.key, wanted, self._is_pinned_on_disk)
+            for victim in selection.victims:
+                self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
+            victims.extend(selection.victims)
+            self.disk_policy.on_insert(entry.key, weight)
+        return victims
+
     def lose_disk(self, key: BlockKey, reason: MissReason | None, *, is_policy_informed: bool = False) -> None:
         """The disk no longer holds `key` (evicted, damaged, deleted)."""
         if not is_policy_informed and self.disk_policy is not None and key in self.disk_policy:

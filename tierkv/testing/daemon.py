@@ -181,5 +181,3 @@ def start_daemon(options: DaemonOptions, *, log: Path, environment: Mapping[str,
 
 def _python_path() -> str:
     return os.pathsep.join(path for path in (str(Path(entry or ".").resolve()) for entry in sys.path) if Path(path).is_dir())
-
-

@@ -18,7 +18,16 @@ SHM = Path("/dev/shm")  # noqa: S108 - the arena's own place, only listed here
 SHM_PREFIX = "tierkv"
 
 # Targets of threads that grpc, tqdm and asyncio start once and keep; the names carry the function since Python 3.10.
-LASTING_THREADS = ("_poll_wrapper", "channel_spin", "_channel_spin", "_serve", "_consume_request_iterator", "TMonitor", "tqdm", "asyncio-waitpid")
+LASTING_THREADS = (
+    "_poll_wrapper",
+    "channel_spin",
+    "_channel_spin",
+    "_serve",
+    "_consume_request_iterator",
+    "TMonitor",
+    "tqdm",
+    "asyncio-waitpid",
+)
 # Descriptors that belong to the interpreter's and the libraries' own files.
 LASTING_FILES = ("/dev/", "/proc/", "/sys/", "/usr/", "/etc/", sys.prefix, sys.base_prefix)
 # Kinds that grpc's event engine opens lazily and never closes, so they say nothing once grpc is loaded.
