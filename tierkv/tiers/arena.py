@@ -3,6 +3,9 @@
 Leaves to others: what lies in an extent (`tiers/host`), and which block goes where. Memory touched for the first time is slow (page
 by page, 0.35 GB/s on some machines against 12 warm), so `prefault` walks the file once, low to high, and the allocator prefers low
 offsets.
+
+Invariant: an extent that was handed out has memory behind it. A page of a full tmpfs that is touched without any is SIGBUS, which
+would end the engine that writes there; so `reserve` allocates what `prefault` has not reached yet, and what cannot be had is withdrawn.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from tierkv.tiers.extents import ALIGNMENT_BYTES, ExtentAllocator, round_up
 
 ARENA_NAME = "arena"
 _PREFAULT_CHUNK_BYTES = 16 << 20
+_GRAIN_BYTES = 1 << 20
+"""What is backed is remembered in grains of this size; divides the chunk."""
+_NO_MEMORY = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
 
 
 class Arena:
@@ -27,6 +33,7 @@ class Arena:
 
     folder — in tmpfs, private, locked by the caller; memory_bytes — rounded down to 4 KiB. An arena of the same length from an
     earlier process is taken over with its content; one of another length is unlinked, and whoever still maps it keeps it.
+    Raises CapacityError where it cannot be mapped.
     """
 
     def __init__(self, folder: Path, memory_bytes: int) -> None:
@@ -34,6 +41,8 @@ class Arena:
         self.path = folder / ARENA_NAME
         self.degraded: str | None = None
         self.prefaulted_bytes = 0
+        self._withdrawn_bytes = 0
+        self._is_backed = bytearray(-(-self.size_bytes // _GRAIN_BYTES))
         self._lock = threading.Lock()
         self._allocator = ExtentAllocator(self.size_bytes)
         if self.path.exists() and self.path.stat().st_size != self.size_bytes:
@@ -50,10 +59,22 @@ class Arena:
     @property
     def used_bytes(self) -> int:
         with self._lock:
-            return self.size_bytes - self._allocator.free_bytes
+            return self.size_bytes - self._allocator.free_bytes - self._withdrawn_bytes
 
     def reserve(self, count: int, length: int) -> list[Extent]:
-        """Up to `count` extents of `length` bytes (rounded up to 4 KiB), adjacent where possible."""
+        """Up to `count` extents of `length` bytes (rounded up to 4 KiB), adjacent where possible; fewer where room is short.
+
+        At memory speed; where `prefault` has not been yet, at the speed of memory touched for the first time.
+        """
+        extents = self._allocate(count, length)
+        if not self._back(extents):
+            # Memory ran out. What is left of the arena is what has memory already.
+            self.release(extents)
+            self._withdraw()
+            extents = self._allocate(count, length)
+        return extents
+
+    def _allocate(self, count: int, length: int) -> list[Extent]:
         with self._lock:
             return self._allocator.allocate_many(count, length)
 
@@ -71,7 +92,7 @@ class Arena:
     def fits(self, extent: Extent) -> bool:
         """Whether an extent could be one of this arena."""
         is_aligned = extent.offset % ALIGNMENT_BYTES == 0 and extent.length == round_up(extent.length)
-        return is_aligned and 0 <= extent.offset and 0 < extent.length and extent.end <= self.size_bytes
+        return is_aligned and extent.offset >= 0 and extent.length > 0 and extent.end <= self.size_bytes
 
     def view(self, extent: Extent) -> memoryview:
         """The bytes of an extent, writable."""
@@ -86,15 +107,55 @@ class Arena:
             if should_stop():
                 return
             length = min(_PREFAULT_CHUNK_BYTES, self.size_bytes - offset)
-            try:
-                os.posix_fallocate(self.fd, offset, length)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EINTR):
-                    raise
-                self.degraded = f"memory for the arena ran out after {offset} of {self.size_bytes} bytes; give less host memory"
+            if not self._fallocate(offset, length):
+                self._withdraw()
                 return
             self._map.populate(offset, length)
             self.prefaulted_bytes = offset + length
+
+    def _back(self, extents: Sequence[Extent]) -> bool:
+        """Sees to memory behind extents that are ours; False where there is none to be had."""
+        missing = {
+            grain
+            for extent in extents
+            for grain in range(extent.offset // _GRAIN_BYTES, -(-extent.end // _GRAIN_BYTES))
+            if not self._is_backed[grain]
+        }
+        return all(
+            self._fallocate(grain * _GRAIN_BYTES, min(_GRAIN_BYTES, self.size_bytes - grain * _GRAIN_BYTES))
+            for grain in sorted(missing)
+        )
+
+    def _fallocate(self, offset: int, length: int) -> bool:
+        """Allocates whole grains, without the GIL; False where memory is short. Doing a range twice is harmless."""
+        try:
+            os.posix_fallocate(self.fd, offset, length)
+        except OSError as error:
+            if error.errno not in _NO_MEMORY:
+                raise
+            return False
+        first, end = offset // _GRAIN_BYTES, -(-(offset + length) // _GRAIN_BYTES)
+        self._is_backed[first:end] = b"\1" * (end - first)
+        return True
+
+    def _withdraw(self) -> None:
+        """Takes what is free and has no memory behind it out of the arena, for the life of this process."""
+        with self._lock:
+            for run in self._allocator.free_runs():
+                for bare in self._bare_parts(run):
+                    self._allocator.claim(bare)
+                    self._withdrawn_bytes += bare.length
+            left = self.size_bytes - self._withdrawn_bytes
+        self.degraded = f"memory for the arena ran out; {left} of {self.size_bytes} bytes are used; give less host memory"
+
+    def _bare_parts(self, run: Extent) -> list[Extent]:
+        parts: list[Extent] = []
+        for grain in range(run.offset // _GRAIN_BYTES, -(-run.end // _GRAIN_BYTES)):
+            if not self._is_backed[grain]:
+                start = max(run.offset, grain * _GRAIN_BYTES)
+                end = min(run.end, (grain + 1) * _GRAIN_BYTES)
+                parts.append(Extent(start, end - start))
+        return parts
 
     def check_integrity(self) -> None:
         with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sortedcontainers import SortedDict, SortedList  # type: ignore[import-untyped]  # ships no annotations
+from sortedcontainers import SortedDict, SortedList
 
 from tierkv.errors import InternalError
 from tierkv.model.outcomes import Extent
@@ -148,7 +148,7 @@ class ExtentAllocator:
         assert sorted(self._by_size) == sorted((length, offset) for offset, length in self._length_at.items())
 
     def _check_shape(self, extent: Extent) -> None:
-        inside = 0 <= extent.offset and 0 < extent.length and extent.end <= self.capacity_bytes
+        inside = extent.offset >= 0 and extent.length > 0 and extent.end <= self.capacity_bytes
         aligned = extent.offset % self._alignment == 0 and extent.length % self._alignment == 0
         straddles = bool(self._boundary) and extent.offset // self._boundary != (extent.end - 1) // self._boundary
         if not inside or not aligned or straddles:

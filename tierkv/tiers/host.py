@@ -6,9 +6,12 @@ The two are separate on purpose: an extent may outlive its block while somebody 
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tierkv.errors import DataError
@@ -33,22 +36,22 @@ class HostTier:
 
     def __init__(self, folder: Path, memory_bytes: int, *, store_id: bytes, checksum: Callable[[memoryview], bytes]) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_mode & 0o077:
-            raise DataError("the arena's folder is open to others; make it private (chmod 700)", folder=folder)
+        _check_private(folder)
         self._folder = folder
         self._checksum = checksum
         self._lock = threading.Lock()
-        self._folder_lock = FolderLock(folder)
-        try:
+        with ExitStack() as opened:
+            self._folder_lock = FolderLock(folder)
+            opened.callback(self._folder_lock.close)
             self._arena = Arena(folder, memory_bytes)
+            opened.callback(self._arena.close)
             self._index = ArenaIndex(folder, store_id=store_id, arena_bytes=self._arena.size_bytes)
+            opened.callback(self._index.close)
             if self._arena.is_new:
                 self._index.clear()
             recovered = self._index.load(self._arena.fits)
-        except BaseException:
-            self._folder_lock.close()
-            raise
-        self._arena.claim([extent for _, extent in recovered])
+            self._arena.claim([extent for _, extent in recovered])
+            opened.pop_all()
         self._table: dict[BlockKey, Placed] = {record.key: (record, extent) for record, extent in recovered}
         self.capacity_bytes = self._arena.size_bytes
 
@@ -58,12 +61,12 @@ class HostTier:
 
     @property
     def degraded(self) -> str | None:
-        return self._arena.degraded
+        return self._arena.degraded or self._index.degraded
 
     def footprint_bytes(self, payload_bytes: int) -> int:
         return round_up(payload_bytes)
 
-    # -- in place --------------------------------------------------------------------------------------------------------
+    # -- in place
 
     @property
     def fd(self) -> int:
@@ -95,11 +98,11 @@ class HostTier:
         return self._arena.view(extent)
 
     def adopt(self, items: Sequence[Placed]) -> None:
-        """Indexes blocks that lie in their extents already. One thread at a time."""
+        """Indexes blocks that lie in their extents already."""
         self.update(items, ())
 
     def forget(self, keys: Iterable[BlockKey]) -> None:
-        """Takes blocks out of the index; their extents are not freed. Unknown keys are fine. One thread at a time."""
+        """Takes blocks out of the index; their extents are not freed. Unknown keys are fine."""
         self.update((), keys)
 
     def update(self, items: Sequence[Placed], forgets: Iterable[BlockKey]) -> None:
@@ -107,12 +110,16 @@ class HostTier:
         gone = list(forgets)
         if not items and not gone:
             return
-        self._index.update(items, gone)
         with self._lock:
-            for key in gone:
-                self._table.pop(key, None)
-            for record, extent in items:
-                self._table[record.key] = (record, extent)
+            self._update(items, gone)
+
+    def _update(self, items: Sequence[Placed], gone: Sequence[BlockKey]) -> None:
+        # The index lies in memory, so the lock is held over it: two changes of one key must reach both in one order.
+        self._index.update(items, gone)
+        for key in gone:
+            self._table.pop(key, None)
+        for record, extent in items:
+            self._table[record.key] = (record, extent)
 
     def recovered(self) -> list[Placed]:
         """What an earlier process left, oldest generation first; to be believed only after a look at the checksums."""
@@ -144,14 +151,19 @@ class HostTier:
         if not extents:
             return PutOutcome.NO_SPACE
         self._arena.view(extents[0])[: record.payload_bytes] = payload
-        self.adopt([(record, extents[0])])
-        return PutOutcome.STORED
+        with self._lock:
+            is_first = record.key not in self._table  # another thread may have put it meanwhile
+            if is_first:
+                self._update([(record, extents[0])], ())
+        if not is_first:
+            self._arena.release(extents)
+        return PutOutcome.STORED if is_first else PutOutcome.ALREADY
 
     def get(self, keys: Sequence[BlockKey], targets: Sequence[Buffer]) -> list[GetOutcome]:
         return [self._get_one(key, target) for key, target in zip(keys, targets, strict=True)]
 
     def _get_one(self, key: BlockKey, target: Buffer) -> GetOutcome:
-        with self._lock:
+        with self._lock:  # over the copy: nobody may delete the block and reuse its extent meanwhile
             placed = self._table.get(key)
             if placed is None:
                 return GetOutcome.MISS
@@ -159,18 +171,28 @@ class HostTier:
             target[:] = self._arena.view(extent)[: record.payload_bytes]
         if self._checksum(target) == record.payload_checksum:
             return GetOutcome.HIT
-        self.delete([key])
+        self._drop([key], only=placed)
         return GetOutcome.DAMAGED
 
     def delete(self, keys: Iterable[BlockKey]) -> int:
+        return self._drop(keys)
+
+    def _drop(self, keys: Iterable[BlockKey], only: Placed | None = None) -> int:
+        """Forgets blocks and frees their extents. only — nothing happens unless this is what the key still stands for."""
         with self._lock:
-            placed = [self._table[key] for key in dict.fromkeys(keys) if key in self._table]
-        self.forget([record.key for record, _ in placed])
-        self._arena.release([extent for _, extent in placed])
-        return len(placed)
+            held = [self._table[key] for key in dict.fromkeys(keys) if key in self._table]
+            gone = [placed for placed in held if only is None or placed is only]
+            self._update((), [record.key for record, _ in gone])
+        self._arena.release([extent for _, extent in gone])
+        return len(gone)
 
     def check_integrity(self) -> None:
+        """An extent of the table may be free for a moment: the store gives extents back before it forgets their blocks."""
         self._arena.check_integrity()
+        with self._lock:
+            assert self._index.keys() <= self._table.keys()
+            assert all(self._arena.fits(extent) for _, extent in self._table.values())
+            assert all(key == record.key for key, (record, _) in self._table.items())
 
     def close(self, *, discard: bool = False) -> None:
         """discard — the arena's content goes; otherwise it waits for the next process. May be called twice."""
@@ -179,3 +201,10 @@ class HostTier:
         self._folder_lock.close()
         if discard:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _check_private(folder: Path) -> None:
+    """Shared memory is everybody's place: a folder that a stranger made first under our name must not get our bytes."""
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise DataError("the arena's folder must be a folder of this user alone (mode 700)", folder=folder, owner=found.st_uid)
