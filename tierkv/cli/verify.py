@@ -49,13 +49,9 @@ def verify(
 
 
 def _verify_folder(data: Path, progress: Progress) -> VerifyReport:
-    from tierkv.assemble import open_store
-    from tierkv.errors import InvalidRequestError
+    from tierkv.assemble import verify_folder
 
-    if not (data / "FORMAT").exists():
-        raise InvalidRequestError("no data folder here", data=data)
-    with open_store(data, host_memory="64MiB", keep_disk_size=True) as store:
-        return store.tiered.verify(progress)
+    return verify_folder(data, progress)
 
 
 def _verify_daemon(address: str | None, progress: Progress) -> VerifyReport:
