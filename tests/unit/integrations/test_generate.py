@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -15,7 +17,7 @@ from tierkv.model.outcomes import TierName
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.fake_store import FakeBlockStore
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -327,7 +329,7 @@ def test_models_that_cannot_be_cached_run_as_before(store, caplog, config, reaso
 
 
 def test_encoder_decoders_are_refused(store):
-    config = transformers.T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    config = transformers.T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     model = transformers.T5ForConditionalGeneration(config).eval()
     handle = attach(model, store)
     assert "encoder-decoder" in handle.refusal
