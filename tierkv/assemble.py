@@ -9,7 +9,9 @@ import threading
 from pathlib import Path
 
 from tierkv.clock import Clock, SystemClock
-from tierkv.codecs import FrameCodec, checksum, codec_by_id, codec_by_name
+from tierkv.codecs.checksum import checksum
+from tierkv.codecs.frame import FrameCodec
+from tierkv.codecs.registry import codec_by_id, codec_by_name
 from tierkv.codecs.base import BlockCodec
 from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore

@@ -361,6 +361,11 @@ class TieredStore:
         """The bytes of an extent, writable, in this process's map."""
         return self._books.host.view(extent)
 
+    @property
+    def reservation_ttl_s(self) -> float:
+        """How long a reservation may be committed."""
+        return self._settings.limits.reservation_ttl_s
+
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

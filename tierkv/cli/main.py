@@ -25,7 +25,7 @@ demo.register(app)
 bench.register(app)
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of an option's callback
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tierkv {tierkv.__version__}")
         raise typer.Exit
@@ -33,7 +33,8 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of an 
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - handled by its callback
+    *,
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:

@@ -90,16 +90,16 @@ def _leaked_shm(before: Snapshot) -> list[str]:
 
 def _descriptors() -> frozenset[tuple[int, str]]:
     found: set[tuple[int, str]] = set()
-    for number in os.listdir("/proc/self/fd"):
+    for number in (entry.name for entry in Path("/proc/self/fd").iterdir()):
         try:
-            found.add((int(number), os.readlink(f"/proc/self/fd/{number}")))
+            found.add((int(number), str(Path("/proc/self/fd", number).readlink())))
         except FileNotFoundError:  # the listing's own descriptor
             continue
     return frozenset(found)
 
 
 def _shm_entries() -> frozenset[str]:
-    return frozenset(name for name in os.listdir(SHM) if name.startswith(SHM_PREFIX)) if SHM.is_dir() else frozenset()
+    return frozenset(entry.name for entry in SHM.iterdir() if entry.name.startswith(SHM_PREFIX)) if SHM.is_dir() else frozenset()
 
 
 def _used_by_stranger(path: Path) -> bool:
@@ -108,7 +108,7 @@ def _used_by_stranger(path: Path) -> bool:
 
 
 def _process_ids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _uses(pid: int, path: Path) -> bool:
