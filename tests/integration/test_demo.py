@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import tierkv
 from tierkv.demo import story
-from tierkv.demo.child import EngineProcess
+from tierkv.demo.child import EngineProcess, engine_command
 from tierkv.errors import UnavailableError
 
 pytestmark = pytest.mark.slow
@@ -92,7 +92,7 @@ def tiny_folder(tmp_path_factory):
 def test_every_answer_of_the_story_is_the_first_one_and_restored(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(story, "DaemonProcess", NoDaemon)
     monkeypatch.setattr(story, "engine_command", lambda *given: [sys.executable, "-c", CHILD, *map(str, given)])
-    monkeypatch.setattr(story.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     steps = Steps()
     options = story.StoryOptions(tiny_folder, new_tokens=8, block_tokens=4, host_memory="16MiB", disk="64MiB", keep=True)
     told = story.tell(options, steps)
@@ -113,7 +113,7 @@ def test_every_answer_of_the_story_is_the_first_one_and_restored(tiny_folder, tm
 
 
 def test_a_folder_without_a_model_is_told_with_the_reason(tmp_path):
-    command = story.engine_command(tmp_path, tmp_path / "run", 16)
+    command = engine_command(tmp_path, tmp_path / "run", 16)
     with EngineProcess(command, log=tmp_path / "log") as engine:
         engine.start()
         with pytest.raises(UnavailableError, match="ended by itself"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
 from tierkv.demo.child import Answer, EngineProcess
 from tierkv.errors import UnavailableError
 
-ANSWER = {
+ANSWER: dict[str, Any] = {
     "ttft_ms": 1.5,
     "prompt_tokens": 9,
     "restored_tokens": 8,

