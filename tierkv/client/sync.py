@@ -25,7 +25,7 @@ from tierkv.client.verbs import ClientReservation, Registration, own_reservation
 from tierkv.clock import Clock, SystemClock
 from tierkv.copying import check_buffers, copy_block
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, TierKVError, UnavailableError
-from tierkv.interface import Grant, Lease, ReadyRun, Reservation
+from tierkv.interface import Lease, ReadyRun, Reservation
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -235,18 +235,19 @@ class Client:
             link.mark_dead()
         return error
 
+    def _with_link(self, deadline_s: float, use: Callable[[Link], T]) -> T:
+        """`use(link)`; once more on a new link where the daemon does not know the session (any more), under the same deadline."""
+        link = self._attached(deadline_s)
+        self._breaker.before_call()
+        try:
+            return use(link)
+        except ClosedError:
+            return use(self._attached(deadline_s))
+
     def _call(self, name: str, request: object, timeout_s: float | None) -> Any:
-        """One unary call; a session that the daemon does not know (any more) is opened again once, under the same deadline."""
+        """One unary call that needs nothing of an earlier session."""
         deadline_s = self._deadline(timeout_s)
-        for is_last in (False, True):
-            link = self._attached(deadline_s)
-            self._breaker.before_call()
-            try:
-                return self._call_on(link, name, request, deadline_s)
-            except ClosedError:
-                if is_last:
-                    raise
-        raise AssertionError("the loop returns or raises")
+        return self._with_link(deadline_s, lambda link: self._call_on(link, name, request, deadline_s))
 
     def _call_on(self, link: Link, name: str, request: object, deadline_s: float) -> Any:
         method = getattr(link.stub, name)
@@ -281,31 +282,25 @@ class Client:
     ) -> ClientReservation:
         block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._deadline(timeout_s)
-        link = self._attached(deadline_s)
-        if link.arena is None:
-            match = self.lookup(namespace_id, keys, timeout_s=self._left(deadline_s))
-            grants = scratch_grants(keys, num_present=match.num_blocks, block_bytes=block_bytes)
-            return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent)
-        reply = self._call("Reserve", verbs.reserve_request(namespace_id, keys, parent), self._left(deadline_s))
-        link = self._attached(deadline_s)
-        return ClientReservation(
-            namespace_id,
-            self._grants(link, keys, reply, block_bytes),
-            reservation_id=reply.reservation_id,
-            epoch=link.epoch,
-            parent=parent,
-        )
+        return self._with_link(deadline_s, lambda link: self._reserve_on(link, namespace_id, keys, parent, block_bytes, deadline_s))
 
-    @staticmethod
-    def _grants(link: Link, keys: Sequence[BlockKey], reply: pb.ReserveReply, block_bytes: int) -> tuple[Grant, ...]:
+    def _reserve_on(
+        self,
+        link: Link,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        parent: BlockKey | None,
+        block_bytes: int,
+        deadline_s: float,
+    ) -> ClientReservation:
         if link.arena is None:
-            raise ConflictError("the attachment changed during the call; reserve again")
-        offsets = iter(reply.offsets)
+            reply = self._call_on(link, "Lookup", verbs.lookup_request(namespace_id, keys), deadline_s)
+            grants = scratch_grants(keys, num_present=len(reply.tiers), block_bytes=block_bytes)
+            return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent)
+        reply = self._call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
         view = link.arena.view
-        return tuple(
-            Grant(key, outcome, view(next(offsets), block_bytes) if outcome is ReserveOutcome.GRANTED else None)
-            for key, outcome in zip(keys, messages.outcomes_of(reply.outcomes), strict=True)
-        )
+        grants = verbs.grants_of(keys, reply, lambda offset: view(offset, block_bytes))
+        return ClientReservation(namespace_id, grants, reservation_id=reply.reservation_id, epoch=link.epoch, parent=parent)
 
     def commit(
         self,
@@ -368,15 +363,7 @@ class Client:
     def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> ClientLease:
         block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._deadline(timeout_s)
-        for is_last in (False, True):
-            link = self._attached(deadline_s)
-            self._breaker.before_call()
-            try:
-                return self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s)
-            except ClosedError:
-                if is_last:
-                    raise
-        raise AssertionError("the loop returns or raises")
+        return self._with_link(deadline_s, lambda link: self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s))
 
     def _acquire_on(
         self, link: Link, namespace_id: NamespaceId, keys: Sequence[BlockKey], block_bytes: int, deadline_s: float
