@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tierkv
-from tierkv.cli import bench, demo
+from tierkv.cli import bench, demo, serve
 from tierkv.cli.output import run_command
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 # One line a command; the order is that of the help.
+serve.register(app)
 demo.register(app)
 bench.register(app)
 

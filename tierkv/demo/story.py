@@ -23,7 +23,7 @@ from typing import Protocol
 from tierkv.demo.child import Answer, EngineProcess, engine_command
 from tierkv.testing.daemon import DaemonOptions, DaemonProcess
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where a tmpfs is; the folder made in it is private
+SHARED_MEMORY = Path("/dev/shm")  # where a tmpfs is; the folder made in it is private
 QUESTION = "According to the handbook, what is the name of the boat and when does she come?"
 
 

@@ -61,7 +61,7 @@ class DiskIndex:
                 return segment_bytes
             if int.from_bytes(version, "little") > DISK_INDEX_VERSION:
                 raise DataError("the disk index has a newer format", version=int.from_bytes(version, "little"))
-            return int.from_bytes(txn.get(b"segment_bytes"), "little")
+            return int.from_bytes(txn.get(b"segment_bytes", b""), "little")
 
     def __len__(self) -> int:
         if self._is_closed:
