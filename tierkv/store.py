@@ -108,6 +108,11 @@ class TieredStore:
             self._saver.end_session(session)
         self._mover.kick()
 
+    def has_reservations(self, session: SessionId) -> bool:
+        """Whether a session holds extents that it may still commit."""
+        with self._lock:
+            return bool(self._saver.reservations.of_session(session))
+
     def check_session(self, session: SessionId) -> None:
         """Raises ClosedError for a session that is not open."""
         with self._lock:

@@ -7,7 +7,7 @@ import functools
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
@@ -18,15 +18,9 @@ from tierkv.wire.status import code_of, trailing_metadata_of
 
 _log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
-S = TypeVar("S", bound="Stopping")
+S = TypeVar("S")
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
-
-
-class Stopping(Protocol):
-    """A servicer that knows whether calls are still served."""
-
-    def check_serving(self) -> None: ...
 
 
 def unary(
@@ -37,7 +31,6 @@ def unary(
     @functools.wraps(handler)
     async def handle(self: S, request: Request, context: Context) -> Reply:
         try:
-            self.check_serving()
             return await handler(self, request, context)
         except TierKVError as error:
             await _abort(context, error)
@@ -58,7 +51,6 @@ def streaming(
     @functools.wraps(handler)
     async def handle(self: S, request: Request, context: Context) -> AsyncIterator[Reply]:
         try:
-            self.check_serving()
             async for reply in handler(self, request, context):
                 yield reply
         except TierKVError as error:

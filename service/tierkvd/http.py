@@ -65,7 +65,9 @@ class HttpServer:
         except OSError as error:
             await self.stop()
             raise UnavailableError(
-                "the http address is taken; choose another with --http HOST:PORT, or --http off", http=self._address, error=error.strerror
+                "the http address is taken; choose another with --http HOST:PORT, or --http off",
+                http=self._address,
+                error=error.strerror,
             ) from error
         host, port = self._runner.addresses[0][:2]
         return f"{host}:{port}"

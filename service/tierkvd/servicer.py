@@ -26,6 +26,8 @@ from tierkvd.streams import Streams
 _DEADLINE_MARGIN_S = 0.05
 """An acquire answers this long before its deadline, so that the answer arrives in time."""
 _VERIFY_REPORT_FRAMES = 256
+COMMIT_GRACE_S = 2.0
+_COMMIT_POLL_S = 0.02
 
 
 class Servicer(tierkv_pb2_grpc.TierKVServicer):
@@ -39,7 +41,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         self._is_stopping = False
 
     def check_serving(self) -> None:
-        """Raises UnavailableError once a stop has begun."""
+        """Raises UnavailableError for a new session once a stop has begun; sessions there are may still commit."""
         if self._is_stopping:
             raise UnavailableError("the daemon is stopping")
 
@@ -50,6 +52,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
     @streaming
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> AsyncIterator[pb.SessionEvent]:  # noqa: N802
+        self.check_serving()
         if len(request.label.encode()) > LABEL_BYTES:
             raise InvalidRequestError("a label has at most 256 bytes", length=len(request.label))
         session = self.sessions.open(request.label, request.attach_secret)
@@ -64,9 +67,16 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
             yield pb.SessionEvent(opened=opened)
             await session.closing.wait()
             yield pb.SessionEvent(closing=pb.SessionClosing(reason="the daemon is stopping"))
-            await asyncio.Event().wait()  # the end of the server, or of the client, ends the stream
+            await self._wait_for_commits(session)
         finally:
             self.sessions.close(session)
+
+    async def _wait_for_commits(self, session: OpenSession) -> None:
+        """A client that is filling extents gets a moment to commit them before its session ends."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + COMMIT_GRACE_S
+        while self._store.has_reservations(session.session) and loop.time() < until_s:
+            await asyncio.sleep(_COMMIT_POLL_S)
 
     def _session(self, context: Context, *, needs_memory: bool = False) -> OpenSession:
         session = self.sessions.get(session_secret(context))
@@ -95,6 +105,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
     @unary
     async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.ReserveReply:  # noqa: N802
+        self.check_serving()
         session = self._session(context, needs_memory=True)
         keys, parent = messages.unpack_keys(request.keys), messages.unpack_parent(request.parent)
         result = self._store.reserve(session.session, messages.unpack_namespace_id(request.namespace_id), keys, parent)
@@ -174,6 +185,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
     @unary
     async def Put(self, request: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutReply:  # noqa: N802
+        self.check_serving()
         outcomes = await self._streams.put(self._session(context), request)
         return pb.PutReply(outcomes=messages.outcome_numbers(outcomes))  # type: ignore[arg-type]
 
@@ -248,5 +260,3 @@ async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncIter
 def _verify_done(report: VerifyReport) -> pb.VerifyDone:
     damaged = [pb.DamagedFrame(key=frame.key, where=frame.where, what=frame.what) for frame in report.damaged]
     return pb.VerifyDone(frames=report.frames, bytes=report.num_bytes, damaged=damaged)
-
-

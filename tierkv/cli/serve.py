@@ -17,7 +17,9 @@ def serve(
     data: Annotated[str | None, typer.Option(help="Folder that keeps the blocks.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="Private folder for the sockets.")] = None,
     host_memory: Annotated[str | None, typer.Option(help="RAM for blocks, e.g. 4GiB. Default: a share of what is free.")] = None,
-    disk: Annotated[str | None, typer.Option(help="Disk for blocks, e.g. 50GiB; 0 for none. Default: a share of what is free.")] = None,
+    disk: Annotated[
+        str | None, typer.Option(help="Disk for blocks, e.g. 50GiB; 0 for none. Default: a share of what is free.")
+    ] = None,
     durability: Annotated[str | None, typer.Option(help="Default promise: volatile, interval or strict.")] = None,
     policy: Annotated[str | None, typer.Option(help="Eviction policy: arc or lru.")] = None,
     http: Annotated[str | None, typer.Option(help="Loopback address of /metrics, /healthz and /readyz, or off.")] = None,

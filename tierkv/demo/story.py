@@ -13,6 +13,7 @@ Starts real processes in a private folder and ends all of them, however it is le
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from contextlib import ExitStack
@@ -20,10 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tierkv.config import parse_size
 from tierkv.demo.child import Answer, EngineProcess, engine_command
 from tierkv.testing.daemon import DaemonOptions, DaemonProcess
+from tierkv.testing.deadline import wait_until
 
-SHARED_MEMORY = Path("/dev/shm")  # where a tmpfs is; the folder made in it is private
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where a tmpfs is; the folder made in it is private
+PREFAULT_TIMEOUT_S = 120.0
 QUESTION = "According to the handbook, what is the name of the boat and when does she come?"
 
 
@@ -84,8 +88,8 @@ def tell(options: StoryOptions, progress: Progress) -> Story:
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="tierkv-demo-"))
         arena_root = SHARED_MEMORY if SHARED_MEMORY.is_dir() else folder
-        arena = Path(tempfile.mkdtemp(prefix="tierkv-demo-", dir=arena_root))
-        stack.callback(shutil.rmtree, arena, ignore_errors=True)
+        arena = Path(tempfile.mkdtemp(prefix="tierkv-demo-", dir=arena_root)) / "arena"
+        stack.callback(shutil.rmtree, arena.parent, ignore_errors=True)
         if not options.keep:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         daemon = stack.enter_context(DaemonProcess(_daemon_options(options, folder, arena), log=folder / "daemon.log"))
@@ -159,9 +163,23 @@ class _Teller:
         self._daemon.wait_ready()
 
     def _start_engine(self) -> None:
-        self._progress.step("loading the model")
+        # The model loads while the daemon touches its memory; both are over before anything is timed.
         self._engine.start()
+        self._progress.step(f"touching the daemon's memory ({self._options.host_memory})")
+        self._wait_for_memory()
+        self._progress.step("loading the model")
         self._engine.wait_ready()
+
+    def _wait_for_memory(self) -> None:
+        """Waits until every page of the arena has memory behind it: tmpfs counts the pages that it gave to a file."""
+        size_bytes = parse_size(self._options.host_memory)
+        # A system that counts otherwise makes the first answers slower, not wrong.
+        with contextlib.suppress(TimeoutError):
+            wait_until(
+                lambda: not self._arena.is_dir() or _held_bytes(self._arena) >= size_bytes,
+                timeout_s=PREFAULT_TIMEOUT_S,
+                what="the arena to be touched",
+            )
 
     def _kill_engine(self) -> None:
         self._progress.step("killing the engine")
@@ -177,9 +195,15 @@ class _Teller:
         self._kill_engine()
         self._progress.step("killing the daemon and removing its memory")
         self._daemon.kill()
-        shutil.rmtree(self._arena)
-        self._arena.mkdir(mode=0o700)
+        shutil.rmtree(self._arena, ignore_errors=True)
         self._start_daemon("starting the daemon over its disk alone")
+
+
+def _held_bytes(folder: Path) -> int:
+    # Files come and go while the daemon starts.
+    with contextlib.suppress(FileNotFoundError):
+        return sum(file.stat().st_blocks * 512 for file in folder.iterdir())
+    return 0
 
 
 def _daemon_options(options: StoryOptions, folder: Path, arena: Path) -> DaemonOptions:

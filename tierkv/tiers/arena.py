@@ -19,7 +19,7 @@ from pathlib import Path
 from tierkv.errors import CapacityError
 from tierkv.mapping import ArenaMap
 from tierkv.model.outcomes import Extent
-from tierkv.tiers.extents import ALIGNMENT_BYTES, ExtentAllocator, round_up
+from tierkv.tiers.extents import ALIGNMENT_BYTES, ExtentAllocator
 
 ARENA_NAME = "arena"
 _PREFAULT_CHUNK_BYTES = 16 << 20
@@ -91,8 +91,7 @@ class Arena:
 
     def fits(self, extent: Extent) -> bool:
         """Whether an extent could be one of this arena."""
-        is_aligned = extent.offset % ALIGNMENT_BYTES == 0 and extent.length == round_up(extent.length)
-        return is_aligned and extent.offset >= 0 and extent.length > 0 and extent.end <= self.size_bytes
+        return self._allocator.is_extent(extent)
 
     def view(self, extent: Extent) -> memoryview:
         """The bytes of an extent, writable."""

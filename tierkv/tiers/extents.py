@@ -138,20 +138,28 @@ class ExtentAllocator:
         end = -1
         total = 0
         for run in self.free_runs():
-            assert run.length > 0 and run.offset % self._alignment == 0 and run.length % self._alignment == 0, run
+            assert self.is_extent(run), run
             assert run.offset > end or (run.offset == end and self._is_boundary(end)), (run, end)
-            assert not self._boundary or run.offset // self._boundary == (run.end - 1) // self._boundary, run
             end = run.end
             total += run.length
         assert end <= self.capacity_bytes
         assert total == self._free_bytes
         assert sorted(self._by_size) == sorted((length, offset) for offset, length in self._length_at.items())
 
-    def _check_shape(self, extent: Extent) -> None:
+    def is_extent(self, extent: Extent) -> bool:
+        """Whether this could be an extent of this space: inside, aligned, across no boundary."""
         inside = extent.offset >= 0 and extent.length > 0 and extent.end <= self.capacity_bytes
         aligned = extent.offset % self._alignment == 0 and extent.length % self._alignment == 0
         straddles = bool(self._boundary) and extent.offset // self._boundary != (extent.end - 1) // self._boundary
-        if not inside or not aligned or straddles:
+        return inside and aligned and not straddles
+
+    def is_free(self, extent: Extent) -> bool:
+        """Whether a range is free as a whole."""
+        run, _ = self._neighbours(extent.offset)
+        return run is not None and run.end >= extent.end
+
+    def _check_shape(self, extent: Extent) -> None:
+        if not self.is_extent(extent):
             raise InternalError("no extent of this space", offset=extent.offset, length=extent.length)
 
     def _is_boundary(self, offset: int) -> bool:

@@ -195,7 +195,7 @@ class HostTier:
             assert all(key == record.key for key, (record, _) in self._table.items())
 
     def close(self, *, discard: bool = False) -> None:
-        """discard — the arena's content goes; otherwise it waits for the next process. May be called twice."""
+        """Lets go. discard — the content goes too; otherwise it waits for the next process. May be called twice."""
         self._index.close()
         self._arena.close(discard=discard)
         self._folder_lock.close()

@@ -18,8 +18,11 @@ Decode = Callable[[BlockRecord, memoryview, memoryview], None]
 
 
 class TransformTier:
-    """encode(record, block) → (record of the payload, payload); decode(record, payload, target) raises DataError for what it cannot
-    decode to exactly the block. The block's own checksum is decode's to check."""
+    """Blocks in the form that `encode` gives them.
+
+    encode(record, block) → (record of the payload, payload); decode(record, payload, target) raises DataError for what it cannot
+    decode to exactly the block. The block's own checksum is decode's to check.
+    """
 
     def __init__(self, inner: Tier, encode: Encode, decode: Decode) -> None:
         self.name: TierName = inner.name

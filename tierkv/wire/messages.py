@@ -164,9 +164,7 @@ def stats_of(message: pb.StatsReply) -> StoreStats:
     return StoreStats(
         version=message.version,
         uptime_s=message.uptime_s,
-        tiers=tuple(
-            TierStats(TierName(tier.name), tier.capacity_bytes, tier.used_bytes, tier.blocks) for tier in message.tiers
-        ),
+        tiers=tuple(TierStats(TierName(tier.name), tier.capacity_bytes, tier.used_bytes, tier.blocks) for tier in message.tiers),
         hits=dict(message.hits),
         misses=dict(message.misses),
         sessions=message.sessions,

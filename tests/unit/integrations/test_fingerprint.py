@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -103,11 +104,12 @@ def test_identity_separates_tenants_and_salts():
 def test_active_adapters_are_part_of_the_identity():
     net = Net()
     assert not adapter_state(net)
-    net.linear._active_adapter = ["a"]
+    layer: Any = net.linear
+    layer._active_adapter = ["a"]
     first = adapter_state(net)
-    net.linear._active_adapter = ["b"]
+    layer._active_adapter = ["b"]
     second = adapter_state(net)
-    net.linear._disable_adapters = True
+    layer._disable_adapters = True
     assert len({first, second, adapter_state(net), ""}) == 4
 
 

@@ -25,7 +25,7 @@ def restored(num_tokens=5, room=9, rows=1):
         target[:, :, :num_tokens] = source
     twin = DynamicLayer()
     twin.update(keys, values)
-    return RestoredLayer(*rooms, num_tokens), twin
+    return RestoredLayer(rooms[0], rooms[1], num_tokens), twin
 
 
 def assert_same(layer, twin):
@@ -98,6 +98,7 @@ def test_recording_layer_sees_its_window_and_keeps_the_rest():
         assert torch.equal(layer.update(keys, values)[0], twin.update(keys, values)[0])
         assert_same(layer, twin)
     recorded = layer.take_recorded()
+    assert recorded is not None
     assert torch.equal(recorded[0], torch.cat([keys for keys, _ in chunks], dim=2))
     assert torch.equal(recorded[1], torch.cat([values for _, values in chunks], dim=2))
     assert layer.recorded_from == 0
@@ -114,7 +115,9 @@ def test_recording_layer_starts_behind_restored_tokens(past):
     new = states(2, 5)
     assert torch.equal(layer.update(*new)[0], twin.update(*new)[0])
     assert layer.recorded_from == past
-    assert torch.equal(layer.take_recorded()[0], new[0])
+    recorded = layer.take_recorded()
+    assert recorded is not None
+    assert torch.equal(recorded[0], new[0])
 
 
 def test_workspace_is_reused_only_when_nobody_holds_it():

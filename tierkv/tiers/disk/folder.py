@@ -33,7 +33,9 @@ class DataFolder:
         if path.exists() and not path.is_dir():
             raise InvalidRequestError("the data folder is a file", path=path)
         _check_ours(path)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(path.parent)
         lock = FolderLock(path)
         try:
             store_id = _read_format(path / _FORMAT) if (path / _FORMAT).exists() else _write_format(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,10 +37,18 @@ class SegmentFile(Protocol):
 
 
 class SegmentIO(Protocol):
-    """Opens segment files."""
+    """The medium: segment files, and the moment at which an index transaction becomes durable."""
 
-    def open(self, path: Path, length: int) -> SegmentFile:
-        """Opens a file, or makes and preallocates it with `length` bytes; its name is durable on return."""
+    def prepare(self, path: Path, length: int) -> None:
+        """Sees to a file of at least `length` preallocated bytes whose name and length are durable. Raises OSError."""
+        ...
+
+    def open(self, path: Path) -> SegmentFile:
+        """Opens a file that exists. Raises OSError (FileNotFoundError)."""
+        ...
+
+    def commit(self, commit: Callable[[], None]) -> None:
+        """Runs the commit of an index transaction. It is here so that a medium can die before or after it."""
         ...
 
 
@@ -50,30 +58,35 @@ class FileIO:
     def __init__(self, *, direct: bool) -> None:
         self._direct = direct
 
-    def open(self, path: Path, length: int) -> SegmentFile:
+    def prepare(self, path: Path, length: int) -> None:
         is_new = not path.exists()
-        fd = self._open_fd(path)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            if is_new:
+            # Also for a file that is long enough: whoever made it may have died before its name was durable.
+            if os.fstat(fd).st_size < length:
                 os.posix_fallocate(fd, 0, length)
-                os.fsync(fd)
-                sync_folder(path.parent)
+            os.fsync(fd)
+            sync_folder(path.parent)
         except OSError:
-            os.close(fd)
-            path.unlink(missing_ok=True)
+            if is_new:
+                path.unlink(missing_ok=True)
             raise
-        return _File(fd)
+        finally:
+            os.close(fd)
 
-    def _open_fd(self, path: Path) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    def open(self, path: Path) -> SegmentFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         if self._direct:
             try:
-                return os.open(path, flags | os.O_DIRECT, 0o600)
+                return _File(os.open(path, flags | os.O_DIRECT))
             except OSError as error:
                 if error.errno != errno.EINVAL:  # tmpfs and some network file systems have no O_DIRECT
                     raise
                 self._direct = False
-        return os.open(path, flags, 0o600)
+        return _File(os.open(path, flags))
+
+    def commit(self, commit: Callable[[], None]) -> None:
+        commit()
 
 
 class _File:
@@ -84,6 +97,8 @@ class _File:
         rest = list(buffers)
         while rest:
             written = os.pwritev(self._fd, rest[:IOV_LIMIT], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "nothing could be written")
             offset += written
             rest = _after(rest, written)
 

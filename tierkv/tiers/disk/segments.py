@@ -7,6 +7,8 @@ page-aligned, else through an aligned buffer. It knows neither keys nor records.
 from __future__ import annotations
 
 import mmap
+import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ from tierkv.tiers.extents import ALIGNMENT_BYTES, round_up
 HEADER_PAGE_BYTES = ALIGNMENT_BYTES
 _RUN_FRAMES = IOV_LIMIT // 2
 """A frame takes two buffers of a vectored call."""
-_SEGMENT_NAME_DIGITS = 8
+_RUN_BYTES = 16 << 20
+"""Most bytes of one vectored call, unless one frame is longer; larger calls are no faster, and it bounds the aligned buffers."""
+_SEGMENT_NAME = re.compile(r"(\d{8})\.seg")
 
 
 def frame_bytes(payload_bytes: int) -> int:
@@ -31,7 +35,7 @@ def frame_bytes(payload_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameBuffers:
-    """A frame to move: its place, its header (read: at least as long as asked for) and its payload, exact length."""
+    """A frame to move: its place, its header (read: as long as wanted) and its payload, exact length."""
 
     extent: Extent
     header: memoryview
@@ -39,7 +43,7 @@ class FrameBuffers:
 
 
 class SegmentSpace:
-    """Segment files under `folder`, opened and made as they are needed."""
+    """Segment files under `folder`. Reads may come from many threads; `prepare` and `write` from one at a time."""
 
     def __init__(self, folder: Path, *, segment_bytes: int, capacity_bytes: int, io: SegmentIO) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -48,25 +52,78 @@ class SegmentSpace:
         self._capacity_bytes = capacity_bytes
         self._io = io
         self._files: dict[int, SegmentFile] = {}
-        self._lock = threading.Lock()
+        self._prepared: set[int] = set()
+        self._lock = threading.Lock()  # over the table of open files
+        self._scratch = threading.local()
 
     def place_name(self, extent: Extent) -> str:
         """File and offset, for people."""
         number, offset = divmod(extent.offset, self._segment_bytes)
-        return f"segments/{self._name(number)} at {offset}"
+        return f"segments/{_name(number)} at {offset}"
+
+    # -- files
+
+    def range_of(self, number: int) -> Extent:
+        """The addresses of a segment."""
+        start = number * self._segment_bytes
+        return Extent(start, min(self._segment_bytes, self._capacity_bytes - start))
+
+    def existing(self) -> list[int]:
+        """Numbers of the segments that have a file, ascending."""
+        names = (_SEGMENT_NAME.fullmatch(entry.name) for entry in self._folder.iterdir())
+        count = -(-self._capacity_bytes // self._segment_bytes)
+        return sorted(number for name in names if name is not None and (number := int(name[1])) < count)
+
+    def trim(self) -> None:
+        """Takes away what lies beyond the capacity, when it was lowered. Nothing that is indexed may lie there any more."""
+        count = -(-self._capacity_bytes // self._segment_bytes)
+        for entry in list(self._folder.iterdir()):
+            name = _SEGMENT_NAME.fullmatch(entry.name)
+            if name is None:
+                continue
+            if int(name[1]) >= count:
+                entry.unlink()
+            elif entry.stat().st_size > self.range_of(int(name[1])).length:
+                os.truncate(entry, self.range_of(int(name[1])).length)
+
+    def prepare(self, number: int) -> None:
+        """Makes a segment's file, preallocated and durable by name; blocks. Raises OSError where the medium has no room."""
+        self._io.prepare(self._folder / _name(number), self.range_of(number).length)
+        self._prepared.add(number)
+
+    def close(self) -> None:
+        """May be called twice."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+
+    def _file(self, number: int) -> SegmentFile:
+        with self._lock:
+            file = self._files.get(number)
+            if file is None:
+                file = self._files[number] = self._io.open(self._folder / _name(number))
+            return file
+
+    # -- frames
 
     def write(self, frames: Sequence[FrameBuffers]) -> None:
         """Writes frames and syncs the files they touch. Raises OSError, with nothing promised about any of them."""
         touched: set[int] = set()
         for run in _runs(frames, self._segment_bytes):
             number, offset = divmod(run[0].extent.offset, self._segment_bytes)
-            self._file(number).write(_write_buffers(run), offset)
+            if number not in self._prepared:  # an earlier process may have died before the file was whole and its name durable
+                self.prepare(number)
+            self._file(number).write(self._filled_buffers(run), offset)
             touched.add(number)
         for number in sorted(touched):
             self._file(number).sync()
 
     def read(self, frames: Sequence[FrameBuffers]) -> list[str | None]:
-        """Fills headers and payloads; for each frame what went wrong, or None. Never raises OSError."""
+        """Fills headers and payloads; for each frame what went wrong, or None. Never raises OSError.
+
+        Frames are read in the order given: ascending extents make the longest runs.
+        """
         problems: list[str | None] = []
         for run in _runs(frames, self._segment_bytes):
             found = self._read_run(run)
@@ -77,64 +134,72 @@ class SegmentSpace:
 
     def _read_run(self, run: list[FrameBuffers]) -> list[str | None]:
         number, offset = divmod(run[0].extent.offset, self._segment_bytes)
-        headers = memoryview(mmap.mmap(-1, HEADER_PAGE_BYTES * len(run)))
-        payloads = [_aligned_or_bounce(frame.payload) for frame in run]
-        buffers: list[memoryview] = []
-        for position, payload in enumerate(payloads):
-            buffers += [headers[position * HEADER_PAGE_BYTES : (position + 1) * HEADER_PAGE_BYTES], payload]
+        headers, payloads = self._buffers(run)
         try:
-            found = self._existing_file(number).read(buffers, offset)
+            found = self._file(number).read(_interleave(headers, payloads), offset)
         except OSError as error:
             return [f"the segment cannot be read: {error.strerror or error}"] * len(run)
         problems: list[str | None] = []
         end = 0
-        for position, (frame, payload) in enumerate(zip(run, payloads, strict=True)):
+        for frame, header, payload in zip(run, headers, payloads, strict=True):
             end += HEADER_PAGE_BYTES + len(payload)
             if end > found:
                 problems.append("the segment ends before the frame does")
                 continue
-            start = position * HEADER_PAGE_BYTES
-            frame.header[:] = headers[start : start + len(frame.header)]
+            frame.header[:] = header[: len(frame.header)]
             if payload is not frame.payload:
                 frame.payload[:] = payload[: len(frame.payload)]
             problems.append(None)
         return problems
 
-    def close(self) -> None:
-        """May be called twice."""
-        with self._lock:
-            for file in self._files.values():
-                file.close()
-            self._files.clear()
+    def _filled_buffers(self, run: list[FrameBuffers]) -> list[memoryview]:
+        headers, payloads = self._buffers(run)
+        for frame, header, payload in zip(run, headers, payloads, strict=True):
+            header[: len(frame.header)] = frame.header
+            if payload is not frame.payload:
+                payload[: len(frame.payload)] = frame.payload
+        return _interleave(headers, payloads)
 
-    def _file(self, number: int) -> SegmentFile:
-        """The file of a segment, made where it does not exist yet."""
-        with self._lock:
-            file = self._files.get(number)
-            if file is None:
-                length = min(self._segment_bytes, self._capacity_bytes - number * self._segment_bytes)
-                file = self._files[number] = self._io.open(self._folder / self._name(number), length)
-            return file
+    def _buffers(self, run: list[FrameBuffers]) -> tuple[list[memoryview], list[memoryview]]:
+        """Zeroed header pages, and for each payload itself where direct I/O can use it, else an aligned part of the scratch."""
+        pages = memoryview(mmap.mmap(-1, HEADER_PAGE_BYTES * len(run)))
+        headers = [pages[start : start + HEADER_PAGE_BYTES] for start in range(0, len(pages), HEADER_PAGE_BYTES)]
+        is_usable = [_is_aligned(frame.payload) for frame in run]
+        lengths = [0 if usable else round_up(len(frame.payload)) for frame, usable in zip(run, is_usable, strict=True)]
+        scratch = self._scratch_of(sum(lengths))
+        payloads: list[memoryview] = []
+        start = 0
+        for frame, usable, length in zip(run, is_usable, lengths, strict=True):
+            payloads.append(frame.payload if usable else scratch[start : start + length])
+            start += length
+        return headers, payloads
 
-    def _existing_file(self, number: int) -> SegmentFile:
-        """Reading must not make files: a missing one is a problem of its frames."""
-        if number not in self._files and not (self._folder / self._name(number)).exists():
-            raise FileNotFoundError(2, "the segment file is missing")
-        return self._file(number)
+    def _scratch_of(self, length: int) -> memoryview:
+        """Aligned memory of this thread, kept from call to call: memory touched for the first time is slow."""
+        scratch: memoryview | None = getattr(self._scratch, "memory", None)
+        if scratch is None or len(scratch) < length:
+            scratch = memoryview(mmap.mmap(-1, max(length, HEADER_PAGE_BYTES)))
+            self._scratch.memory = scratch
+        return scratch
 
-    @staticmethod
-    def _name(number: int) -> str:
-        return f"{number:0{_SEGMENT_NAME_DIGITS}d}.seg"
+
+def _name(number: int) -> str:
+    return f"{number:08d}.seg"
+
+
+def _interleave(headers: list[memoryview], payloads: list[memoryview]) -> list[memoryview]:
+    return [buffer for pair in zip(headers, payloads, strict=True) for buffer in pair]
 
 
 def _runs(frames: Iterable[FrameBuffers], segment_bytes: int) -> Iterator[list[FrameBuffers]]:
-    """Groups frames that follow each other in one segment, in the order given, up to the bound of one vectored call."""
+    """Groups frames that follow each other in one segment, in the order given, up to the bounds of one vectored call."""
     run: list[FrameBuffers] = []
     for frame in frames:
         if run:
             last = run[-1].extent
             is_adjacent = last.end == frame.extent.offset and frame.extent.offset % segment_bytes != 0
-            if not is_adjacent or len(run) == _RUN_FRAMES:
+            is_full = len(run) == _RUN_FRAMES or frame.extent.end - run[0].extent.offset > _RUN_BYTES
+            if not is_adjacent or is_full:
                 yield run
                 run = []
         run.append(frame)
@@ -142,22 +207,9 @@ def _runs(frames: Iterable[FrameBuffers], segment_bytes: int) -> Iterator[list[F
         yield run
 
 
-def _write_buffers(run: list[FrameBuffers]) -> list[memoryview]:
-    headers = memoryview(mmap.mmap(-1, HEADER_PAGE_BYTES * len(run)))
-    buffers: list[memoryview] = []
-    for position, frame in enumerate(run):
-        start = position * HEADER_PAGE_BYTES
-        headers[start : start + len(frame.header)] = frame.header
-        payload = _aligned_or_bounce(frame.payload)
-        if payload is not frame.payload:
-            payload[: len(frame.payload)] = frame.payload
-        buffers += [headers[start : start + HEADER_PAGE_BYTES], payload]
-    return buffers
-
-
-def _aligned_or_bounce(payload: memoryview) -> memoryview:
-    """The buffer itself where direct I/O can use it, else an aligned one of the rounded length."""
-    address = np.frombuffer(payload, np.uint8).__array_interface__["data"][0] if len(payload) else 1
-    if address % ALIGNMENT_BYTES == 0 and len(payload) % ALIGNMENT_BYTES == 0:
-        return payload
-    return memoryview(mmap.mmap(-1, max(round_up(len(payload)), ALIGNMENT_BYTES)))
+def _is_aligned(payload: memoryview) -> bool:
+    """Whether direct I/O can use a buffer as it is."""
+    if len(payload) == 0 or len(payload) % ALIGNMENT_BYTES:
+        return False
+    address: int = np.frombuffer(payload, np.uint8).__array_interface__["data"][0]
+    return address % ALIGNMENT_BYTES == 0

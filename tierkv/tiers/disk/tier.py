@@ -3,6 +3,9 @@
 Order of a write: frames, sync, index commit, acknowledgement. Order of a delete: index commit, then the extent may be reused. A copy
 that cannot be read or believed goes to quarantine and is never served again. A medium that is full or fails makes `put` answer
 NO_SPACE and shows in `degraded`. Formats: `docs/format.md`.
+
+Locks: `_writing` lets one `put` at a time do its I/O, because a failed sync is reported once, and of two writers only one would
+learn that its bytes are lost. `_lock` guards allocator and pins, for moments; no I/O happens under it, and readers need no other.
 """
 
 from __future__ import annotations
@@ -11,21 +14,24 @@ import logging
 import mmap
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import lmdb
 
-from tierkv.errors import DataError
+from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import BlockRecord, Extent, TierName
 from tierkv.settings import DiskSettings
 from tierkv.tiers.base import Buffer, Framer, GetOutcome, PutOutcome
+from tierkv.tiers.disk.folder import sync_folder
 from tierkv.tiers.disk.index import DiskIndex, Quarantined
 from tierkv.tiers.disk.io import FileIO, SegmentIO
+from tierkv.tiers.disk.recovery import claim_recorded
 from tierkv.tiers.disk.segments import FrameBuffers, SegmentSpace, frame_bytes
 from tierkv.tiers.extents import ALIGNMENT_BYTES, ExtentAllocator
 from tierkv.tiers.pins import ReadPins
-from tierkv.tiers.records import Placed, resolve_overlaps
+from tierkv.tiers.records import Placed
 
 _log = logging.getLogger(__name__)
 
@@ -34,48 +40,65 @@ class DiskTier:
     """Blocks on disk.
 
     folder — the data folder, locked by the caller; framer — makes and checks frame headers; io — how files are reached.
+    Raises DataError for an index that cannot be opened, InvalidRequestError for a segment size that cannot be.
     """
 
     name = TierName.DISK
 
     def __init__(self, folder: Path, settings: DiskSettings, framer: Framer, *, io: SegmentIO | None = None) -> None:
+        if settings.segment_bytes <= 0 or settings.segment_bytes % ALIGNMENT_BYTES:
+            raise InvalidRequestError("a segment is a multiple of 4096 bytes", segment_bytes=settings.segment_bytes)
         self.capacity_bytes = settings.capacity_bytes - settings.capacity_bytes % ALIGNMENT_BYTES
         self.degraded: str | None = None
         self._settings = settings
         self._framer = framer
-        self._index = DiskIndex(folder / "index", capacity_bytes=self.capacity_bytes, segment_bytes=settings.segment_bytes)
-        segment_bytes = self._index.segment_bytes
-        self._space = SegmentSpace(
-            folder / "segments",
-            segment_bytes=segment_bytes,
-            capacity_bytes=self.capacity_bytes,
-            io=io or FileIO(direct=settings.direct_io),
-        )
-        self._segment_bytes = segment_bytes
-        self._allocator = ExtentAllocator(self.capacity_bytes, boundary_bytes=segment_bytes)
-        self._pins = ReadPins(self._allocator)
-        self._lock = threading.Lock()  # over allocator, pins and index changes; never over segment I/O
-        self._recover()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        medium = io or FileIO(direct=settings.direct_io)
+        with ExitStack() as opened:
+            self._index = DiskIndex(
+                folder / "index",
+                capacity_bytes=self.capacity_bytes,
+                segment_bytes=settings.segment_bytes,
+                commit=medium.commit,
+            )
+            opened.callback(self._index.close)
+            self._space = SegmentSpace(
+                folder / "segments",
+                segment_bytes=self._index.segment_bytes,
+                capacity_bytes=self.capacity_bytes,
+                io=medium,
+            )
+            self._allocator = ExtentAllocator(self.capacity_bytes, boundary_bytes=self._index.segment_bytes)
+            self._pins = ReadPins(self._allocator)
+            claim_recorded(self._index, self._allocator)
+            self._space.trim()
+            self._unmade_bytes = 0
+            self._missing = self._withhold_missing()
+            sync_folder(folder / "index")
+            sync_folder(folder)
+            opened.pop_all()
 
-    def _recover(self) -> None:
-        """Claims what the index says is used; records that cannot be right are forgotten."""
-        held = self._index.places()
-        isolated = [(item, item.placed[1]) for item in self._index.quarantined()]
-        claims = [*held, *((BlockKey(b"q%d" % item.number), extent, -1) for item, extent in isolated)]
-        kept, dropped = resolve_overlaps(claims, self._fits)
-        gone = set(dropped)
-        self._index.delete([key for key, _, _ in held if key in gone])
-        self._index.forget_quarantined([item.number for item, _ in isolated if b"q%d" % item.number in gone])
-        self._allocator.claim_many(kept)
+    def _withhold_missing(self) -> list[int]:
+        """Takes segments without a file out of the allocator until `_grow` makes them; their numbers, the lowest last.
 
-    def _fits(self, extent: Extent) -> bool:
-        is_inside = extent.offset >= 0 and extent.length > 0 and extent.end <= self.capacity_bytes
-        is_aligned = extent.offset % ALIGNMENT_BYTES == 0 and extent.length % ALIGNMENT_BYTES == 0
-        return is_inside and is_aligned and extent.offset // self._segment_bytes == (extent.end - 1) // self._segment_bytes
+        A segment that was lost with blocks in it stays in: reading those blocks finds out, and writing to it makes it again.
+        """
+        existing = set(self._space.existing())
+        missing: list[int] = []
+        for number in range(-(-self.capacity_bytes // self._index.segment_bytes)):
+            if number not in existing and self._allocator.is_free(self._space.range_of(number)):
+                self._allocator.claim(self._space.range_of(number))
+                self._unmade_bytes += self._space.range_of(number).length
+                missing.append(number)
+            elif number not in existing:
+                _log.warning("segment file %d is missing; its blocks are lost", number)
+        return missing[::-1]
 
     @property
     def used_bytes(self) -> int:
-        return self.capacity_bytes - self._allocator.free_bytes
+        with self._lock:
+            return self.capacity_bytes - self._allocator.free_bytes - self._unmade_bytes
 
     def footprint_bytes(self, payload_bytes: int) -> int:
         return frame_bytes(payload_bytes)
@@ -86,63 +109,102 @@ class DiskTier:
     def __len__(self) -> int:
         return len(self._index)
 
+    def _look_up(self, keys: Sequence[BlockKey]) -> list[Placed | None]:
+        try:
+            return self._index.get(keys)
+        except lmdb.Error as error:
+            raise UnavailableError("the disk index cannot be read", error=error) from error
+
     def record(self, key: BlockKey) -> BlockRecord | None:
-        placed = self._index.get([key])[0]
+        placed = self._look_up([key])[0]
         return None if placed is None else placed[0]
 
     def records(self) -> Iterator[BlockRecord]:
         return (record for record, _ in self._index.all())
 
-    # -- put -------------------------------------------------------------------------------------------------------------
+    # -- put
 
     def put(self, items: Sequence[tuple[BlockRecord, Buffer]]) -> list[PutOutcome]:
-        held = self._index.get([record.key for record, _ in items])
-        fresh = [idx for idx, placed in enumerate(held) if placed is None]
+        if any(len(payload) != record.payload_bytes for record, payload in items):
+            raise InvalidRequestError("a payload does not have the length that its record states")
+        with self._writing:
+            return self._put(items)
+
+    def _put(self, items: Sequence[tuple[BlockRecord, Buffer]]) -> list[PutOutcome]:
+        held = self._look_up([record.key for record, _ in items])
         outcomes = [PutOutcome.ALREADY] * len(items)
-        extents = self._allocate([items[idx][0].payload_bytes for idx in fresh])
-        stored = fresh[: len(extents)]
-        is_stored = self._store([items[idx] for idx in stored], extents)
-        for position, idx in enumerate(fresh):
-            has_room = position < len(extents)
-            outcomes[idx] = PutOutcome.STORED if has_room and is_stored else PutOutcome.NO_SPACE
+        fresh: dict[BlockKey, int] = {}
+        for idx, (record, _) in enumerate(items):
+            if held[idx] is None:
+                fresh.setdefault(record.key, idx)  # a key that comes twice is held already the second time
+        wanted = [items[idx] for idx in fresh.values()]
+        headers = [memoryview(self._framer.seal(record)) for record, _ in wanted]
+        extents = self._allocate([frame_bytes(len(payload)) for _, payload in wanted])
+        is_stored = self._store(wanted[: len(extents)], headers, extents)
+        if is_stored and len(extents) == len(wanted):
+            self.degraded = None
+        for position, (record, _) in enumerate(wanted):
+            outcomes[fresh[record.key]] = PutOutcome.STORED if is_stored and position < len(extents) else PutOutcome.NO_SPACE
+        for idx, (record, _) in enumerate(items):
+            if fresh.get(record.key, idx) != idx and outcomes[fresh[record.key]] is PutOutcome.NO_SPACE:
+                outcomes[idx] = PutOutcome.NO_SPACE
         return outcomes
 
     def _allocate(self, lengths: Sequence[int]) -> list[Extent]:
-        """Extents for a leading part of the payloads; quarantined copies give way where room is short."""
-        with self._lock:
-            wanted = [frame_bytes(length) for length in lengths]
-            extents = self._allocator.allocate_run(wanted)
-            while len(extents) < len(wanted) and self._drop_oldest_quarantined():
-                extents += self._allocator.allocate_run(wanted[len(extents) :])
-            return extents
+        """Extents for a leading part: from what is there, then from a new segment, then at the cost of what is in quarantine."""
+        extents: list[Extent] = []
+        while True:
+            with self._lock:
+                extents += self._allocator.allocate_run(lengths[len(extents) :])
+            if len(extents) == len(lengths) or not (self._grow() or self._drop_oldest_quarantined()):
+                return extents
 
-    def _store(self, items: Sequence[tuple[BlockRecord, Buffer]], extents: Sequence[Extent]) -> bool:
-        if not items:
-            return True
-        try:
-            self._space.write(
-                [
-                    FrameBuffers(extent, memoryview(self._framer.seal(record)), payload)
-                    for (record, payload), extent in zip(items, extents, strict=True)
-                ]
-            )
-            with self._lock:
-                self._index.put([(record, extent) for (record, _), extent in zip(items, extents, strict=True)])
-        except (OSError, lmdb.Error) as error:
-            _log.warning("the disk refused %d blocks: %s", len(items), error)
-            self.degraded = f"the disk refuses writes ({error}); RAM keeps serving"
-            with self._lock:
-                for extent in extents:
-                    self._allocator.free(extent)
+    def _grow(self) -> bool:
+        """Makes one more segment; False when there is none left to make, or the medium has no room for it."""
+        if not self._missing:
             return False
-        self.degraded = None
+        number = self._missing[-1]
+        try:
+            self._space.prepare(number)
+        except OSError as error:
+            self._refuse(0, error)
+            return False
+        with self._lock:
+            self._missing.pop()
+            self._unmade_bytes -= self._space.range_of(number).length
+            self._allocator.free(self._space.range_of(number))
         return True
 
-    # -- get -------------------------------------------------------------------------------------------------------------
+    def _store(self, items: Sequence[tuple[BlockRecord, Buffer]], headers: Sequence[Buffer], extents: Sequence[Extent]) -> bool:
+        """Writes, syncs, indexes; False, with the extents given back, when the medium refused."""
+        if not items:
+            return True
+        placed = [(record, extent) for (record, _), extent in zip(items, extents, strict=True)]
+        frames = [
+            FrameBuffers(extent, header, payload)
+            for (_, payload), header, extent in zip(items, headers, extents, strict=False)  # headers also of what has no place
+        ]
+        try:
+            self._space.write(frames)
+            self._index.put(placed)
+        except Exception as error:
+            with self._lock:
+                self._pins.free(extents)
+            if not isinstance(error, OSError | lmdb.Error):
+                raise
+            self._refuse(len(items), error)
+            return False
+        return True
+
+    def _refuse(self, num_blocks: int, error: Exception) -> None:
+        self.degraded = f"the disk refuses writes ({error}); RAM keeps serving"
+        _log.warning("%s; %d blocks are not stored", self.degraded, num_blocks)
+
+    # -- get
 
     def get(self, keys: Sequence[BlockKey], targets: Sequence[Buffer]) -> list[GetOutcome]:
         with self._lock:  # a delete must not free an extent between the look-up and the hold
-            placed = self._index.get(keys)
+            placed = self._look_up(keys)
             held = [item[1] for item in placed if item is not None]
             self._pins.hold(held)
         try:
@@ -152,25 +214,35 @@ class DiskTier:
                 self._pins.drop(held)
 
     def _read(self, placed: Sequence[Placed | None], targets: Sequence[Buffer]) -> list[GetOutcome]:
+        found = [(idx, item) for idx, item in enumerate(placed) if item is not None]
+        found.sort(key=lambda pair: pair[1][1].offset)
         outcomes = [GetOutcome.MISS] * len(placed)
-        wanted = [(idx, item) for idx, item in enumerate(placed) if item is not None]
-        headers = memoryview(bytearray(self._framer.header_bytes * len(wanted)))
-        frames = [
-            FrameBuffers(item[1], _part(headers, position, self._framer.header_bytes), targets[idx])
-            for position, (idx, item) in enumerate(wanted)
-            if len(targets[idx]) == item[0].payload_bytes
-        ]
-        if len(frames) != len(wanted):
-            raise DataError("a target does not have the length of its payload")
         damaged: list[tuple[Placed, str]] = []
-        for (idx, item), frame, read_problem in zip(wanted, frames, self._space.read(frames), strict=True):
-            problem = read_problem or self._problem_of(item[0], frame)
+        wanted: list[tuple[int, Placed, FrameBuffers]] = []
+        for idx, item in found:
+            if frame_bytes(item[0].payload_bytes) != item[1].length:
+                outcomes[idx] = GetOutcome.DAMAGED
+                damaged.append((item, "the index gives the payload another length than its extent"))
+            elif len(targets[idx]) != item[0].payload_bytes:
+                raise InvalidRequestError(
+                    "a target does not have the length of its payload", length=len(targets[idx]), payload=item[0].payload_bytes
+                )
+            else:
+                header = memoryview(bytearray(self._framer.header_bytes))
+                wanted.append((idx, item, FrameBuffers(item[1], header, targets[idx])))
+        problems = self._check_all([(item[0], frame) for _, item, frame in wanted])
+        for (idx, item, _), problem in zip(wanted, problems, strict=True):
             outcomes[idx] = GetOutcome.HIT if problem is None else GetOutcome.DAMAGED
             if problem is not None:
                 damaged.append((item, problem))
         if damaged:
             self._isolate(damaged)
         return outcomes
+
+    def _check_all(self, frames: Sequence[tuple[BlockRecord, FrameBuffers]]) -> list[str | None]:
+        """Reads frames and checks them; for each what is wrong, or None."""
+        problems = self._space.read([frame for _, frame in frames])
+        return [problem or self._problem_of(record, frame) for (record, frame), problem in zip(frames, problems, strict=True)]
 
     def _problem_of(self, record: BlockRecord, frame: FrameBuffers) -> str | None:
         try:
@@ -179,85 +251,101 @@ class DiskTier:
             return str(error)
         return None
 
-    # -- forget ----------------------------------------------------------------------------------------------------------
+    # -- forget
 
     def delete(self, keys: Iterable[BlockKey]) -> int:
+        """Raises UnavailableError when the index refuses the change; the blocks are then still held."""
+        wanted = list(dict.fromkeys(keys))
+        if not wanted:
+            return 0
+        try:
+            extents = self._index.delete(wanted)
+        except (OSError, lmdb.Error) as error:
+            raise UnavailableError("the disk index cannot be written; nothing was deleted", error=error) from error
         with self._lock:
-            placed = [item for item in self._index.get(list(dict.fromkeys(keys))) if item is not None]
-            if placed:
-                self._index.delete([record.key for record, _ in placed])
-                self._pins.free([extent for _, extent in placed])
-        return len(placed)
+            self._pins.free(extents)
+        return len(extents)
 
     def _isolate(self, damaged: Sequence[tuple[Placed, str]]) -> None:
         for (record, extent), problem in damaged:
-            _log.warning(
-                "a damaged frame is quarantined: key %s, %s: %s", record.key.hex()[:16], self._space.place_name(extent), problem
-            )
+            place = self._space.place_name(extent)
+            _log.warning("a damaged frame is quarantined: key %s, %s: %s", record.key.hex()[:16], place, problem)
+        try:
+            pushed_out = self._index.quarantine(damaged, limit=self._settings.quarantine_entries)
+        except (OSError, lmdb.Error) as error:
+            # It stays indexed: the next read finds the same damage and tries again. Nothing damaged was served.
+            self.degraded = f"the disk index cannot be written ({error}); damaged frames stay where they are"
+            return
         with self._lock:
-            still_held = self._index.get([item[0].key for item, _ in damaged])
-            moved = [pair for pair, held in zip(damaged, still_held, strict=True) if held is not None and held[1] == pair[0][1]]
-            self._index.quarantine(moved)
-            surplus = sum(1 for _ in self._index.quarantined()) - self._settings.quarantine_entries
-            for _ in range(surplus):
-                self._drop_oldest_quarantined()
+            self._pins.free(pushed_out)
 
     def _drop_oldest_quarantined(self) -> bool:
-        oldest = next(self._index.quarantined(), None)
-        if oldest is None:
+        try:
+            extents = self._index.forget_oldest_quarantined()
+        except (OSError, lmdb.Error) as error:
+            self._refuse(0, error)
             return False
-        self._index.forget_quarantined([oldest.number])
-        self._pins.free([oldest.placed[1]])
-        return True
+        with self._lock:
+            self._pins.free(extents)
+        return bool(extents)
 
-    # -- care ------------------------------------------------------------------------------------------------------------
+    # -- care
 
     def quarantined(self) -> list[Quarantined]:
         """What is set aside, oldest first."""
-        return list(self._index.quarantined())
+        return self._index.quarantined()
 
     def scrub(self) -> Iterator[tuple[BlockRecord, str, str | None]]:
         """Reads and checks every frame in the order of the disk: (record, place, what is wrong or None). Moves nothing."""
+        memory = memoryview(mmap.mmap(-1, ALIGNMENT_BYTES))
         for record, extent in sorted(self._index.all(), key=lambda item: item[1].offset):
+            if len(memory) < extent.length:
+                memory = memoryview(mmap.mmap(-1, extent.length))
             with self._lock:
                 held = self._index.get([record.key])[0]
                 if held is None or held[1] != extent:
                     continue  # deleted meanwhile
                 self._pins.hold([extent])
             try:
-                yield record, self._space.place_name(extent), self._scrub_one(record, extent)
+                problem = self._scrub_one(record, extent, memory)
             finally:
                 with self._lock:
                     self._pins.drop([extent])
+            yield record, self._space.place_name(extent), problem
 
-    def _scrub_one(self, record: BlockRecord, extent: Extent) -> str | None:
+    def _scrub_one(self, record: BlockRecord, extent: Extent, memory: memoryview) -> str | None:
         if frame_bytes(record.payload_bytes) != extent.length:
             return "the index gives the payload another length than its extent"
-        payload = memoryview(mmap.mmap(-1, max(record.payload_bytes, 1)))[: record.payload_bytes]
-        frame = FrameBuffers(extent, memoryview(bytearray(self._framer.header_bytes)), payload)
-        return self._space.read([frame])[0] or self._problem_of(record, frame)
+        header = memoryview(bytearray(self._framer.header_bytes))
+        return self._check_all([(record, FrameBuffers(extent, header, memory[: record.payload_bytes]))])[0]
 
     def put_namespace(self, namespace_id: NamespaceId, canonical: bytes, durability: str) -> None:
-        """Keeps a registered namespace; durable on return."""
-        self._index.put_namespace(namespace_id, canonical, durability)
+        """Keeps a registered namespace; durable on return. Raises UnavailableError when the index refuses."""
+        try:
+            self._index.put_namespace(namespace_id, canonical, durability)
+        except (OSError, lmdb.Error) as error:
+            raise UnavailableError("the namespace could not be written to disk", error=error) from error
 
     def namespaces(self) -> list[tuple[NamespaceId, bytes, str]]:
         """What `put_namespace` kept: (id, canonical identity, durability)."""
         return self._index.namespaces()
 
     def check_integrity(self) -> None:
+        """To be called while nothing is under way."""
         with self._lock:
             self._allocator.check_integrity()
-            used = sum(extent.length for _, extent in self._index.all())
-            used += sum(item.placed[1].length for item in self._index.quarantined())
-            used += sum(extent.length for extent in self._pins.waiting())
-            assert used == self.used_bytes, (used, self.used_bytes)
+            extents = [extent for _, extent in self._index.all()]
+            extents += [item.placed[1] for item in self._index.quarantined()]
+            extents += self._pins.waiting()
+            extents += [self._space.range_of(number) for number in self._missing]
+            extents += self._allocator.free_runs()
+        end = 0
+        for extent in sorted(extents, key=lambda extent: extent.offset):
+            assert extent.offset == end, (extent, end)
+            end = extent.end
+        assert end == self.capacity_bytes, (end, self.capacity_bytes)
 
     def close(self) -> None:
         """May be called twice."""
         self._space.close()
         self._index.close()
-
-
-def _part(buffer: memoryview, position: int, length: int) -> memoryview:
-    return buffer[position * length : (position + 1) * length]
