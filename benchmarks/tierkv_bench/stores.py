@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tierkv.embedded import EmbeddedStore
 
 PREFAULT_TIMEOUT_S = 600.0
-SHM = Path("/dev/shm")  # noqa: S108 - where the arena of a daemon belongs
+SHM = Path("/dev/shm")
+"""Where the arena of a daemon belongs."""
 ARENA_NAME = "arena"
 """The file of the arena in its folder; docs/format.md, "Arena and arena index"."""
 

@@ -83,7 +83,7 @@ def seconds_left(context: Context) -> float:
     return DEFAULT_DEADLINE_S if left is None else max(0.0, left)
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library's base is untyped
+class TokenInterceptor(grpc.aio.ServerInterceptor):
     """Refuses every call, health included, that does not carry the token. For TCP; the Unix socket is guarded by its folder."""
 
     def __init__(self, token: str) -> None:

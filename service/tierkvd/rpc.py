@@ -29,7 +29,7 @@ class RpcServer:
             options=server_options(), maximum_concurrent_rpcs=CONCURRENT_CALLS, interceptors=interceptors
         )
         self._health = health.aio.HealthServicer()
-        tierkv_pb2_grpc.add_TierKVServicer_to_server(servicer, self._server)  # type: ignore[no-untyped-call]
+        tierkv_pb2_grpc.add_TierKVServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

@@ -87,7 +87,7 @@ class Residency:
         placed = 0
         while placed < len(entries):
             block_bytes = entries[placed].block_bytes
-            alike = list(itertools.takewhile(lambda entry: entry.block_bytes == block_bytes, entries[placed:]))
+            alike = list(itertools.takewhile(lambda entry: entry.block_bytes == block_bytes, entries[placed:]))  # noqa: B023 - used up in this round
             extents = self.host.reserve(len(alike), block_bytes)
             for entry, extent in zip(alike, extents, strict=False):
                 entry.extent = extent

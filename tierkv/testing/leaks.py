@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tierkv.testing.deadline import wait_until
 
-SHM = Path("/dev/shm")  # noqa: S108 - the arena's own place, only listed here
+SHM = Path("/dev/shm")
+"""The arena's own place, only listed here."""
 SHM_PREFIX = "tierkv"
 
 # Targets of threads that grpc, tqdm and asyncio start once and keep; the names carry the function since Python 3.10.

@@ -115,7 +115,8 @@ def decode_hello(body: bytes) -> Hello:
 
 def decode_welcome(body: bytes) -> Welcome:
     """Raises DataError for a malformed body or a socket name that leaves its folder."""
-    (arena, prefaulted, secret, descriptors, version_length, name_length), texts = _fixed(_WELCOME, body)
+    fields, texts = _fixed(_WELCOME, body)
+    arena, prefaulted, secret, descriptors, version_length, name_length = fields
     version, name = _texts(texts, version_length, name_length)
     if not name or "/" in name or "\0" in name or name in {".", ".."}:
         raise DataError("the daemon named a socket outside its folder", name=name)

@@ -144,7 +144,7 @@ class Attachment:
                 self._identify()
             cache = new_cache(request, self._model.config.get_text_config(decoder=True))
             return request, cache, self._restorer.restore(request, cache)
-        except Exception:  # noqa: BLE001 - see the next line
+        except Exception:
             # The boundary of the engine: a mistake of ours, or memory that ran out, must cost a prefill and not the call.
             _log.exception("restoring failed; this call computes everything")
             self.counters.failures += 1
@@ -154,7 +154,7 @@ class Attachment:
         try:
             sequences = result if isinstance(result, torch.Tensor) else result.sequences
             return self._recorder.save(request, restored, cache, sequences)
-        except Exception:  # noqa: BLE001 - see the next line
+        except Exception:
             # The answer exists already; losing what would have been saved must not lose it.
             _log.exception("saving failed; the answer is not affected")
             self.counters.failures += 1
