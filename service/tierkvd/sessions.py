@@ -19,7 +19,7 @@ UNUSED_SECRETS_LIMIT = 256
 
 
 @dataclass(slots=True)
-class OpenSession:
+class SessionHandle:
     """An attached client. closing — set when the daemon stops."""
 
     session: SessionId
@@ -34,7 +34,7 @@ class Sessions:
         self._store = store
         self._clock = clock
         self._unused: dict[bytes, float] = {}
-        self._open: dict[bytes, OpenSession] = {}
+        self._open: dict[bytes, SessionHandle] = {}
         self._reason = ""
 
     def new_attach_secret(self) -> bytes:
@@ -47,24 +47,24 @@ class Sessions:
         self._unused[secret] = now_s + ATTACH_SECRET_TTL_S
         return secret
 
-    def open(self, label: str, attach_secret: bytes) -> OpenSession:
+    def open(self, label: str, attach_secret: bytes) -> SessionHandle:
         """Opens a session; with an attach secret it shares memory. Raises ClosedError for a secret that is used up or wrong."""
         if attach_secret:
             known = next((secret for secret in self._unused if hmac.compare_digest(secret, attach_secret)), None)
             if known is None or self._unused.pop(known) <= self._clock.monotonic_s():
                 raise ClosedError("this attach secret is not valid (any more); attach again")
-        session = OpenSession(self._store.open_session(label), bool(attach_secret), asyncio.Event())
+        session = SessionHandle(self._store.open_session(label), bool(attach_secret), asyncio.Event())
         self._open[session.session] = session
         return session
 
-    def get(self, secret: bytes) -> OpenSession:
+    def get(self, secret: bytes) -> SessionHandle:
         """Raises ClosedError for a secret that no open session has."""
         session = self._open.get(secret)
         if session is None:
             raise ClosedError("this session is not open; attach again")
         return session
 
-    def close(self, session: OpenSession) -> None:
+    def close(self, session: SessionHandle) -> None:
         """Releases everything it held."""
         if self._open.pop(session.session, None) is not None:
             self._store.close_session(session.session)

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def status(
     address: Annotated[str | None, typer.Option(help="Run folder, or host:port. Default: the user's run folder.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="The run folder; the same as --address with a folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Show tiers, fill, hits and misses, sessions and leases of a running daemon."""
     from tierkv.cli.output import print_json, result_console
@@ -54,7 +54,7 @@ def _tiers_table(stats: StoreStats) -> Table:
             f"{tier.used_bytes / max(1, tier.capacity_bytes):.0%}",
             f"{tier.blocks:,}",
             f"{hits:,}",
-            f"{hits / lookups:.1%}" if lookups else "–",
+            f"{hits / lookups:.1%}" if lookups else "-",
         )
     return table
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -67,7 +67,7 @@ class AsyncLink:
     """One attachment: channel, session stream, map. Made by `open`, never mended."""
 
     def __init__(self, channel: grpc.aio.Channel, arena: ArenaMap | None, base: Metadata, epoch: int) -> None:
-        self.stub: Any = tierkv_pb2_grpc.TierKVStub(channel)  # type: ignore[no-untyped-call]
+        self.stub: Any = tierkv_pb2_grpc.TierKVStub(channel)
         self.arena = arena
         self.metadata = base
         self.epoch = epoch
@@ -214,7 +214,7 @@ class AsyncClient:
         self._releasing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 
@@ -145,7 +145,7 @@ class Client:
         self._pid = os.getpid()
         self._is_closed = False
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -425,7 +425,7 @@ class Client:
     def _end_early(self, link: Link, progress: LeaseProgress, rpc_error: grpc.RpcError) -> None:
         """The stream broke: what arrived is held, the rest is a miss."""
         error = self._translated(link, rpc_error)
-        is_late = isinstance(rpc_error, grpc.Call) and rpc_error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        is_late = getattr(rpc_error, "code", lambda: None)() is grpc.StatusCode.DEADLINE_EXCEEDED
         progress.ended(len(progress.blocks), MissReason.TIMEOUT if is_late else MissReason.UNAVAILABLE)
         self.counters[f"lease_cut_{type(error).__name__}"] += 1
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from tierkv.errors import DataError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.wire.kinds import CLASS_OF_KIND, ErrorKind, kind_of
@@ -193,7 +194,7 @@ def _message(kind: Kind, body: bytes) -> bytes:
     return _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(body)) + body
 
 
-def _fixed(layout: struct.Struct, body: bytes) -> tuple[tuple[int, ...], bytes]:
+def _fixed(layout: struct.Struct, body: bytes) -> tuple[tuple[Any, ...], bytes]:
     if len(body) < layout.size:
         raise DataError("the attach message is cut off", length=len(body), expected=layout.size)
     return layout.unpack_from(body), body[layout.size :]
