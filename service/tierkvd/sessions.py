@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tierkv.clock import Clock
 from tierkv.errors import CapacityError, ClosedError
-from tierkv.store import SessionId, TieredStore
+from tierkv.store import Acquisition, SessionId, TieredStore
 from tierkv.wire.limits import SECRET_BYTES
 
 ATTACH_SECRET_TTL_S = 10.0
@@ -20,11 +20,12 @@ UNUSED_SECRETS_LIMIT = 256
 
 @dataclass(slots=True)
 class SessionHandle:
-    """An attached client. closing — set when the daemon stops."""
+    """An attached client. closing — set when the daemon stops; awaited — leases whose blocks are still on their way, by id."""
 
     session: SessionId
     shares_memory: bool
     closing: asyncio.Event
+    awaited: dict[int, Acquisition] = field(default_factory=dict)
 
 
 class Sessions:

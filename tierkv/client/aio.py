@@ -20,7 +20,7 @@ from tierkv.client import verbs
 from tierkv.client.address import Address, LocalAddress, Metadata, parse_address
 from tierkv.client.breaker import Breaker
 from tierkv.client.link import attach_to
-from tierkv.client.progress import ChunkAssembler, LeaseProgress
+from tierkv.client.progress import ChunkAssembler, LeaseProgress, View
 from tierkv.client.scratch import put_requests, scratch_grants
 from tierkv.client.verbs import ClientReservation, Registration, own_reservation
 from tierkv.clock import Clock, SystemClock
@@ -136,18 +136,52 @@ class AsyncLink:
             self.arena.close()
 
 
+class AsyncArrivals:
+    """`tierkv.client.sync.Arrivals` for asyncio."""
+
+    def __init__(
+        self,
+        open_stream: Callable[[], Any],
+        take: Callable[[Any], ReadyRun | None],
+        end: Callable[[], None],
+        on_break: Callable[[grpc.RpcError], None],
+    ) -> None:
+        self._open_stream = open_stream
+        self._take = take
+        self._end = end
+        self._on_break = on_break
+        self._stream: Any = None
+
+    async def runs(self) -> AsyncIterator[ReadyRun]:
+        try:
+            if self._stream is None:
+                self._stream = self._open_stream()
+            while (event := await self._stream.read()) is not grpc.aio.EOF:
+                run = self._take(event)
+                if run is not None:
+                    yield run
+        except grpc.RpcError as error:
+            self._on_break(error)
+        self._end()
+
+    def cancel(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+
+
 class AsyncLease:
     """A lease of a daemon's blocks. `async for run in lease.runs()`, or `await lease.blocks()`."""
 
-    def __init__(self, link: AsyncLink, progress: LeaseProgress, *, expires_at_s: float, clock: Clock) -> None:
+    def __init__(
+        self, link: AsyncLink, progress: LeaseProgress, arrivals: AsyncArrivals, *, expires_at_s: float, clock: Clock
+    ) -> None:
         self.link = link
         self.progress = progress
         self.is_released = False
+        self._first = ReadyRun(0, tuple(progress.blocks))
+        self._arrivals = arrivals
         self._expires_at_s = expires_at_s
         self._clock = clock
-        self._events: AsyncIterator[ReadyRun] | None = None
-        self._cancel: Callable[[], object] = lambda: None
-        self._early: list[ReadyRun] = []
 
     @property
     def num_blocks(self) -> int:
@@ -165,34 +199,25 @@ class AsyncLease:
     def is_valid(self) -> bool:
         return not self.is_released and self.link.is_alive and self._clock.monotonic_s() < self._expires_at_s
 
-    async def start(self, events: AsyncIterator[ReadyRun], cancel: Callable[[], object]) -> None:
-        """Reads up to the first event, and to the end where nothing is under way."""
-        self._events, self._cancel = events, cancel
-        async for run in events:
-            if run.blocks:
-                self._early.append(run)
-            if not self.progress.is_complete:
-                break
-
     async def runs(self) -> AsyncIterator[ReadyRun]:
         """See `tierkv.interface.Lease.runs`."""
-        while self._early:
-            yield self._early.pop(0)
-        if self._events is not None:
-            async for run in self._events:
-                if run.blocks:
-                    yield run
+        if self._first.blocks:
+            yield self._first
+        if not self.progress.is_complete:
+            async for run in self._arrivals.runs():
+                yield run
 
     async def blocks(self) -> tuple[memoryview, ...]:
         """See `tierkv.interface.Lease.blocks`."""
-        async for _ in self.runs():
-            pass
+        if not self.progress.is_complete:
+            async for _ in self._arrivals.runs():
+                pass
         return tuple(self.progress.blocks[: self.progress.num_blocks])
 
     def stop_reading(self) -> None:
-        """No more events are wanted."""
+        """No more blocks are wanted."""
         if not self.progress.is_complete:
-            self._cancel()
+            self._arrivals.cancel()
 
 
 class AsyncClient:
@@ -430,47 +455,55 @@ class AsyncClient:
         self, link: AsyncLink, namespace_id: NamespaceId, keys: Sequence[BlockKey], block_bytes: int, deadline_s: float
     ) -> AsyncLease:
         progress = LeaseProgress()
-        timeout_s = self._left(deadline_s)
-        expires_at_s = float("inf") if link.arena is None else self._clock.monotonic_s() + link.lease_ttl_s
         if link.arena is None:
-            call = link.stub.Get(verbs.get_request(namespace_id, keys), timeout=timeout_s, metadata=link.metadata)
-            chunks = ChunkAssembler(progress)
-            events = self._runs_of(link, progress, call, chunks.take, chunks.end)
+            arrivals = await self._open_get(link, progress, verbs.get_request(namespace_id, keys), deadline_s)
+            expires_at_s = float("inf")  # the bytes are ours
         else:
-            call = link.stub.Acquire(verbs.acquire_request(namespace_id, keys), timeout=timeout_s, metadata=link.metadata)
+            expires_at_s = self._clock.monotonic_s() + link.lease_ttl_s
             view = link.arena.view
-            events = self._runs_of(
-                link, progress, call, lambda event: progress.take_acquire(event, lambda at: view(at, block_bytes).toreadonly())
+            arrivals = await self._acquire_in_arena(
+                link, progress, namespace_id, keys, deadline_s, lambda offset: view(offset, block_bytes).toreadonly()
             )
-        lease = AsyncLease(link, progress, expires_at_s=expires_at_s, clock=self._clock)
-        await self._guard(link, lease.start(events, call.cancel))
         if progress.miss is not None:
             self.counters[f"misses_{progress.miss}"] += len(keys) - progress.num_blocks
-        return lease
+        return AsyncLease(link, progress, arrivals, expires_at_s=expires_at_s, clock=self._clock)
 
-    async def _runs_of(
+    async def _acquire_in_arena(
         self,
         link: AsyncLink,
         progress: LeaseProgress,
-        call: Any,
-        take: Callable[[Any], ReadyRun | None],
-        end: Callable[[], None] = lambda: None,
-    ) -> AsyncIterator[ReadyRun]:
-        """Runs as their events arrive, the first perhaps empty. A stream that breaks later ends the lease: the rest is a miss."""
-        is_first = True
-        try:
-            async for event in call:
-                run = take(event)
-                if is_first or run is not None:
-                    yield run or ReadyRun(0, ())
-                is_first = False
-        except grpc.RpcError as error:
-            if is_first:
-                raise
-            self._translated(link, error)
-            is_late = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            progress.ended(len(progress.blocks), MissReason.TIMEOUT if is_late else MissReason.UNAVAILABLE)
-        end()
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        deadline_s: float,
+        view: View,
+    ) -> AsyncArrivals:
+        reply = await self._call_on(link, "Acquire", verbs.acquire_request(namespace_id, keys), deadline_s)
+        progress.take_reply(reply, view)
+        request = pb.AwaitRequest(lease_id=reply.lease_id)
+
+        def open_stream() -> Any:
+            left_s = max(0.001, deadline_s - self._clock.monotonic_s())
+            return link.stub.Await(request, timeout=left_s, metadata=link.metadata)
+
+        return AsyncArrivals(
+            open_stream,
+            lambda event: progress.take_await(event, view),
+            lambda: None,
+            lambda error: self._end_early(link, progress, error),
+        )
+
+    async def _open_get(self, link: AsyncLink, progress: LeaseProgress, request: pb.GetRequest, deadline_s: float) -> AsyncArrivals:
+        stream = link.stub.Get(request, timeout=self._left(deadline_s), metadata=link.metadata)
+        chunks = ChunkAssembler(progress)
+        chunks.take(await self._guard(link, stream.read()))
+        return AsyncArrivals(lambda: stream, chunks.take, chunks.end, lambda error: self._end_early(link, progress, error))
+
+    def _end_early(self, link: AsyncLink, progress: LeaseProgress, rpc_error: grpc.RpcError) -> None:
+        """The stream broke: what arrived is held, the rest is a miss."""
+        error = self._translated(link, rpc_error)
+        is_late = getattr(rpc_error, "code", lambda: None)() is grpc.StatusCode.DEADLINE_EXCEEDED
+        progress.ended(len(progress.blocks), MissReason.TIMEOUT if is_late else MissReason.UNAVAILABLE)
+        self.counters[f"lease_cut_{type(error).__name__}"] += 1
 
     async def release(self, lease: AsyncLease) -> None:
         """Costs no round trip: nobody waits for the answer."""
