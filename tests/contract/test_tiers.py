@@ -26,6 +26,7 @@ class TestMemoryTier(TierSuite):
         return MemoryTier(CAPACITY_BYTES, checksum)
 
     def damage(self, tier: Tier, folder: Path, key: BlockKey) -> None:
+        assert isinstance(tier, MemoryTier)
         tier._blocks[key][1][0] ^= 1
 
 
@@ -36,6 +37,7 @@ class TestHostTier(TierSuite):
         return HostTier(folder / "arena", CAPACITY_BYTES, store_id=STORE_ID, checksum=checksum)
 
     def damage(self, tier: Tier, folder: Path, key: BlockKey) -> None:
+        assert isinstance(tier, HostTier)
         tier.view(tier._table[key][1])[0] ^= 1
 
 
@@ -48,7 +50,10 @@ class TestDiskTier(TierSuite):
         return DiskTier(folder, settings, FrameCodec())
 
     def damage(self, tier: Tier, folder: Path, key: BlockKey) -> None:
-        offset = tier._index.get([key])[0][1].offset + 4096
+        assert isinstance(tier, DiskTier)
+        placed = tier._index.get([key])[0]
+        assert placed is not None
+        offset = placed[1].offset + 4096
         with (folder / "segments" / f"{offset // SEGMENT_BYTES:08d}.seg").open("r+b") as file:
             file.seek(offset % SEGMENT_BYTES)
             value = file.read(1)[0]
@@ -67,6 +72,7 @@ class TestTransformTier(TestDiskTier):
         return TransformTier(super().open_tier(folder), _deflate, _inflate)
 
     def damage(self, tier: Tier, folder: Path, key: BlockKey) -> None:
+        assert isinstance(tier, TransformTier)
         super().damage(tier._inner, folder, key)
 
 
@@ -77,6 +83,8 @@ class TestTransformTierOverMemory(TierSuite):
         return TransformTier(MemoryTier(CAPACITY_BYTES, checksum), _deflate, _inflate)
 
     def damage(self, tier: Tier, folder: Path, key: BlockKey) -> None:
+        assert isinstance(tier, TransformTier)
+        assert isinstance(tier._inner, MemoryTier)
         record, payload = tier._inner._blocks[key]
         block = bytearray(payload if record.codec == 0 else zlib.decompress(payload))
         block[0] ^= 1

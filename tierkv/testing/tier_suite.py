@@ -7,9 +7,9 @@ answer. The subclass gives raw access that bypasses its tier (`damage`).
 from __future__ import annotations
 
 import random
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -178,20 +178,16 @@ class TierSuite(ABC):
 
     def test_6_threads_may_share_it(self, tier: Tier) -> None:
         """Four threads put, get and delete the same few blocks; every hit is exact, and nothing is lost or leaked."""
-        problems: list[BaseException] = []
 
         def work(offset: int) -> None:
-            try:
-                for step in range(40):
-                    number = (step * 7 + offset) % 5
-                    put(tier, [number, (number + 1) % 5])
-                    assert GetOutcome.DAMAGED not in get(tier, [number, (number + 2) % 5])
-                    tier.delete([key_of((number + offset) % 5)])
-            except BaseException as problem:
-                problems.append(problem)
+            for step in range(40):
+                number = (step * 7 + offset) % 5
+                put(tier, [number, (number + 1) % 5])
+                assert GetOutcome.DAMAGED not in get(tier, [number, (number + 2) % 5])
+                tier.delete([key_of((number + offset) % 5)])
 
-        _run_threads([lambda offset=offset: work(offset) for offset in range(4)])
-        assert not problems, problems
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
         tier.check_integrity()
         tier.delete([key_of(number) for number in range(5)])
         assert (len(tier), tier.used_bytes) == (0, 0)
@@ -229,11 +225,3 @@ class TierSuite(ABC):
                 return number
             assert tier.used_bytes <= tier.capacity_bytes
         raise AssertionError("the tier never fills up")
-
-
-def _run_threads(jobs: Sequence[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=job) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
