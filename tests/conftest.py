@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 

@@ -8,12 +8,15 @@ import os
 import threading
 from pathlib import Path
 
+from tierkv.answers import VerifyReport
 from tierkv.clock import Clock, SystemClock
-from tierkv.codecs import FrameCodec, checksum, codec_by_id, codec_by_name
 from tierkv.codecs.base import BlockCodec
+from tierkv.codecs.checksum import checksum
+from tierkv.codecs.frame import FrameCodec
+from tierkv.codecs.registry import codec_by_id, codec_by_name
 from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
-from tierkv.errors import DataError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.index.block_index import BlockIndex
 from tierkv.machine import default_disk_bytes, default_host_bytes
 from tierkv.model.keys import BlockKey
@@ -24,10 +27,12 @@ from tierkv.placement.recovery import recover
 from tierkv.placement.residency import Residency
 from tierkv.policies import ArcPolicy, LruPolicy
 from tierkv.policies.base import Policy
+from tierkv.scrub import Progress, scrub_disk
 from tierkv.settings import DiskSettings, HostSettings, PolicyName, StoreSettings
 from tierkv.store import TieredStore
 from tierkv.tiers.base import Tier
 from tierkv.tiers.disk import DataFolder, DiskTier
+from tierkv.tiers.disk.index import DiskIndex
 from tierkv.tiers.disk.io import SegmentIO
 from tierkv.tiers.host import HostTier
 from tierkv.tiers.transform import TransformTier
@@ -76,6 +81,25 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
         for part in reversed(opened):
             part.close()
         raise
+
+
+def verify_folder(path: Path, progress: Progress) -> VerifyReport:
+    """Reads and checks every frame of a data folder that nobody serves; changes nothing. progress(frames, frames_total, bytes).
+
+    Raises InvalidRequestError where there is no data folder, ConflictError while a daemon serves it.
+    """
+    if not (path / "FORMAT").exists():
+        raise InvalidRequestError("no data folder here", data=path)
+    folder = DataFolder.open(path)
+    try:
+        settings = DiskSettings(capacity_bytes=DiskIndex.extent_of_data(path / "index"), direct_io=False)
+        disk = DiskTier(path, settings, FrameCodec())
+        try:
+            return scrub_disk(disk.scrub(), len(disk), progress)
+        finally:
+            disk.close()
+    finally:
+        folder.close()
 
 
 def default_arena_folder(data_folder: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from tierkv.answers import Acquisition, ReserveResult
 from tierkv.clock import Clock
@@ -111,7 +111,7 @@ class EmbeddedStore:
         self._housekeeper = Worker("tierkv-housekeeper", self._tidy, wait_s=lambda: _HOUSEKEEPING_S)
         self._housekeeper.start()
 
-    def __enter__(self) -> EmbeddedStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -19,19 +20,27 @@ Finding = tuple[BlockRecord, str, str | None]
 def scrub(
     disk: Iterable[Finding], disk_frames: int, books: Residency, lock: threading.RLock, checksum: Checksum, progress: Progress
 ) -> VerifyReport:
-    """Checks the arena, then the disk. progress(frames, frames_total, bytes)."""
+    """Checks the arena of a living store, then its disk. progress(frames, frames_total, bytes)."""
     with lock:
         sealed = [entry for entry in books.index if entry.is_readable and entry.record is not None]
-    total = len(sealed) + disk_frames
+    findings = itertools.chain(_arena_findings(sealed, books, lock, checksum), disk)
+    return _report(findings, len(sealed) + disk_frames, progress)
+
+
+def scrub_disk(disk: Iterable[Finding], disk_frames: int, progress: Progress) -> VerifyReport:
+    """Checks a disk that no store has open."""
+    return _report(disk, disk_frames, progress)
+
+
+def _report(findings: Iterable[Finding], total: int, progress: Progress) -> VerifyReport:
     frames = num_bytes = 0
     damaged: list[DamagedFrame] = []
-    for findings in (_arena_findings(sealed, books, lock, checksum), disk):
-        for record, where, problem in findings:
-            frames += 1
-            num_bytes += record.payload_bytes
-            if problem is not None:
-                damaged.append(DamagedFrame(record.key, where, problem))
-            progress(frames, total, num_bytes)
+    for record, where, problem in findings:
+        frames += 1
+        num_bytes += record.payload_bytes
+        if problem is not None:
+            damaged.append(DamagedFrame(record.key, where, problem))
+        progress(frames, total, num_bytes)
     return VerifyReport(frames, num_bytes, tuple(damaged))
 
 

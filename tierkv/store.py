@@ -108,6 +108,11 @@ class TieredStore:
             self._saver.end_session(session)
         self._mover.kick()
 
+    def has_reservations(self, session: SessionId) -> bool:
+        """Whether a session holds extents that it may still commit."""
+        with self._lock:
+            return bool(self._saver.reservations.of_session(session))
+
     def check_session(self, session: SessionId) -> None:
         """Raises ClosedError for a session that is not open."""
         with self._lock:
@@ -360,6 +365,11 @@ class TieredStore:
     def view(self, extent: Extent) -> memoryview:
         """The bytes of an extent, writable, in this process's map."""
         return self._books.host.view(extent)
+
+    @property
+    def reservation_ttl_s(self) -> float:
+        """How long a reservation may be committed."""
+        return self._settings.limits.reservation_ttl_s
 
     # -- life ------------------------------------------------------------------------------------------------------------
 

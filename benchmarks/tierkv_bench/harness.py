@@ -30,11 +30,12 @@ class Timing:
 
 
 def run_interleaved(
-    cases: Mapping[str, Callable[[], float]], *, rounds: int, warmup_rounds: int = 1
+    cases: Mapping[str, Callable[[], float]], *, rounds: int, warmup_rounds: int = 1, rotate: bool = True
 ) -> dict[str, Timing]:
     """Runs every case `rounds` times, taking turns.
 
     cases — by name; each does its work once and returns the seconds that count, so that it can prepare and tidy up outside of them.
+    rotate — start each round with the next case; False keeps the given order, for cases that build on each other.
     Blocks until done. Raises ValueError for fewer than one round or no case; what a case raises passes through.
     """
     if rounds < 1 or not cases:
@@ -42,7 +43,7 @@ def run_interleaved(
     times_s: dict[str, list[float]] = {name: [] for name in cases}
     names = list(cases)
     for round_idx in range(-warmup_rounds, rounds):
-        turn = round_idx % len(names)
+        turn = round_idx % len(names) if rotate else 0
         for name in names[turn:] + names[:turn]:
             elapsed_s = cases[name]()
             if round_idx >= 0:
@@ -85,4 +86,4 @@ def warm_buffers(count: int, num_bytes: int) -> list[npt.NDArray[np.uint8]]:
 
 def views(buffers: Sequence[npt.NDArray[np.uint8]]) -> list[memoryview]:
     """The buffers as the store takes them."""
-    return [memoryview(buffer) for buffer in buffers]
+    return [buffer.data for buffer in buffers]

@@ -23,11 +23,10 @@ from tierkv.settings import MIB
 from tierkv.testing.daemon import DaemonOptions, start_daemon
 from tierkv_bench import workload
 from tierkv_bench.harness import measure_s, patterned, run_interleaved, speed_gbps, speed_ratio, views, warm_buffers
+from tierkv_bench.stores import ARENA_NAME, SHM, wait_for_arena
 
-DEFAULT_BLOCKS = 64
-DEFAULT_BLOCK_BYTES = 3 * MIB // 2
-DEFAULT_ROUNDS = 30
-WARMUP_ROUNDS = 3
+WARMUP_ROUNDS = 5
+"""The client maps the arena page by page as it first uses it; later rounds use the same extents again."""
 EMPTY_CALLS = 200
 RESIDENT_SETS = 4
 """Sequences the arena has room for: the one that is read, the one that is written, and slack so that no eviction is measured."""
@@ -53,14 +52,24 @@ class TransportResult:
 
 def measure_with_daemon(*, blocks: int, block_bytes: int, rounds: int, say: Callable[[str], None]) -> TransportResult:
     """Starts a daemon in a temporary folder and measures against it. Blocks for some seconds."""
-    with tempfile.TemporaryDirectory(prefix="tierkv-bench-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="tierkv-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="tierkv-bench-", dir=SHM) as shm,
+    ):
         root = Path(folder)
+        arena_folder = Path(shm) / "arena"
         arena_bytes = RESIDENT_SETS * blocks * (block_bytes + 4096) + 64 * MIB
         options = DaemonOptions(
-            data=root / "data", run_dir=root / "run", host_memory=str(arena_bytes), disk="0", durability=Durability.VOLATILE
+            data=root / "data",
+            run_dir=root / "run",
+            host_memory=str(arena_bytes),
+            disk="0",
+            durability=Durability.VOLATILE,
+            arena_folder=arena_folder,
         )
         say("starting a daemon and waiting for its arena")
         with start_daemon(options, log=root / "daemon.log") as daemon:
+            wait_for_arena(arena_folder / ARENA_NAME)
             store = tierkv.connect(options.run_dir)
             try:
                 return measure(store, blocks=blocks, block_bytes=block_bytes, rounds=rounds, say=say)
@@ -132,7 +141,9 @@ class _Transport:
         elapsed_s = measure_s(lambda: got.append(self._store.get(self._namespace.namespace_id, self._resident, targets)))
         wrong = any((target[:8] != source[:8]).any() for source, target in zip(self._sources, self._targets, strict=True))
         if got != [self._blocks] or wrong:
-            raise InternalError("a get did not bring back what was put", blocks=self._blocks, got=got)
+            raise InternalError(
+                "a get did not bring back what was put", blocks=self._blocks, got=got, wrong=wrong, stats=self._store.stats()
+            )
         return elapsed_s
 
     def acquire(self) -> float:
@@ -154,8 +165,6 @@ class _Transport:
         self._store.delete(self._namespace.namespace_id, self._resident)
 
     def _put(self, keys: list[BlockKey]) -> None:
-        outcomes = self._store.put(
-            self._namespace.namespace_id, keys, views(self._sources), durability=Durability.VOLATILE
-        )
+        outcomes = self._store.put(self._namespace.namespace_id, keys, views(self._sources), durability=Durability.VOLATILE)
         if any(outcome is not ReserveOutcome.GRANTED for outcome in outcomes):
             raise InternalError("a put was refused", outcomes=sorted(set(outcomes)))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tierkv
-from tierkv.cli import bench
+from tierkv.cli import bench, demo, serve, status, verify
 from tierkv.cli.output import run_command
 
 app = typer.Typer(
@@ -21,10 +21,14 @@ app = typer.Typer(
 )
 
 # One line a command; the order is that of the help.
+serve.register(app)
+status.register(app)
+verify.register(app)
+demo.register(app)
 bench.register(app)
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of an option's callback
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tierkv {tierkv.__version__}")
         raise typer.Exit
@@ -32,7 +36,8 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - the signature of an 
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - handled by its callback
+    *,
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The one checksum of the project: XXH3-128, canonical (big-endian) digest. Runs at memory speed and without the GIL."""
+"""The checksum of blocks, payloads and headers: XXH3-128, seed 0, canonical (big-endian) form. It finds accidents, not forgery."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import xxhash
 CHECKSUM_BYTES = 16
 
 
-def checksum(buffer: memoryview | bytes) -> bytes:
-    """16 bytes over a contiguous buffer."""
+def checksum(buffer: memoryview | bytes | bytearray) -> bytes:
+    """The 16-byte checksum of a contiguous buffer. Releases the interpreter lock; runs at memory speed."""
     return xxhash.xxh3_128_digest(buffer)

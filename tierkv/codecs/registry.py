@@ -1,28 +1,52 @@
-"""Codecs by name (settings) and by number (frames). A number is never given twice; `docs/format.md`, "Codecs"."""
+"""Every block codec by name (settings) and by number (frames). A codec is built when first asked for: identity needs no zstd."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from tierkv.codecs.base import BlockCodec
-from tierkv.codecs.identity import IdentityCodec
-from tierkv.codecs.pipeline import PipelineCodec
-from tierkv.codecs.planes import BytePlanes
-from tierkv.codecs.zstd import Zstd
 from tierkv.errors import DataError, InvalidRequestError
 
-CODECS: tuple[BlockCodec, ...] = (IdentityCodec(), PipelineCodec(1, "planes-zstd", BytePlanes(), Zstd()))
+
+def identity() -> BlockCodec:
+    """Codec 0: the block itself."""
+    from tierkv.codecs.identity import IdentityCodec
+
+    return IdentityCodec()
+
+
+def planes_zstd(level: int | None = None) -> BlockCodec:
+    """Codec 1: byte planes, each zstd-compressed. level — 1 to 19, None for the default; InvalidRequestError otherwise."""
+    from tierkv.codecs.pipeline import PipelineCodec
+    from tierkv.codecs.planes import BytePlanes
+    from tierkv.codecs.zstd import DEFAULT_LEVEL, ZstdCodec
+
+    bytes_codec = ZstdCodec(DEFAULT_LEVEL if level is None else level)
+    return PipelineCodec(codec_id=1, name="planes+zstd", array_codec=BytePlanes(), bytes_codec=bytes_codec)
+
+
+# The place in this list is the number in the frame: entries are appended, never moved.
+_FACTORIES: list[tuple[str, Callable[[], BlockCodec]]] = [("identity", identity), ("planes+zstd", planes_zstd)]
+
+CODEC_NAMES = tuple(name for name, _ in _FACTORIES)
 
 
 def codec_by_name(name: str) -> BlockCodec:
-    """Raises InvalidRequestError that lists the names there are."""
-    for codec in CODECS:
-        if codec.name == name:
-            return codec
-    raise InvalidRequestError("unknown codec", codec=name, known=", ".join(codec.name for codec in CODECS))
+    """The codec that settings name. Raises InvalidRequestError, listing the known names, for any other."""
+    if name not in CODEC_NAMES:
+        raise InvalidRequestError("unknown codec", codec=name, known=", ".join(CODEC_NAMES))
+    return _built(CODEC_NAMES.index(name))
 
 
 def codec_by_id(codec_id: int) -> BlockCodec:
-    """Raises DataError for a number that this version does not know."""
-    for codec in CODECS:
-        if codec.codec_id == codec_id:
-            return codec
-    raise DataError("a frame names a codec that this version does not know", codec=codec_id)
+    """The codec that a frame names. Raises DataError, listing the known ones, for any other: this version cannot read the block."""
+    if not 0 <= codec_id < len(_FACTORIES):
+        known = ", ".join(f"{number} {name}" for number, name in enumerate(CODEC_NAMES))
+        raise DataError("a frame names a codec that this version does not know", codec=codec_id, known=known)
+    return _built(codec_id)
+
+
+@cache
+def _built(codec_id: int) -> BlockCodec:
+    return _FACTORIES[codec_id][1]()

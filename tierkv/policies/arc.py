@@ -11,7 +11,7 @@ figure, step by step (`tierkv.testing.arc_vectors`). What weights change:
   ghost. The figure's "delete the oldest of T1, keep no ghost" is the case in which that ghost is the one just made.
 
 Invariants: no key in two lists; T1 + T2 <= c, T1 + B1 <= c, all four <= 2c; 0 <= p <= c.
-Bad at: loops a little longer than the cache (like LRU), and traces in which every key comes exactly twice.
+Bad at: loops longer than the cache (like LRU), and entries that were hot once: they leave T2 only when T1 gives way.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class ArcPolicy(Generic[K]):
         assert weight > 0 and key not in self
         if weight > self.capacity:
             return Selection(refused=True)
+        if key != self._adapted_for:
+            self._adapted_for = None
         p = self._adapted_p(key)
         needed = self.used + weight - self.capacity
         victims: list[tuple[K, RecencyList[K]]] = []
@@ -109,14 +111,12 @@ class ArcPolicy(Generic[K]):
     def on_insert(self, key: K, weight: int) -> None:
         assert weight > 0 and key not in self and self.used + weight <= self.capacity
         self._adapted_for = None
-        if key in self._b1:
-            self._b1.pop(key)
-            self._t2.append(key, weight)
-        elif key in self._b2:
-            self._b2.pop(key)
-            self._t2.append(key, weight)
-        else:
+        ghosts = self._b1 if key in self._b1 else self._b2 if key in self._b2 else None
+        if ghosts is None:
             self._t1.append(key, weight)
+        else:
+            ghosts.pop(key)
+            self._t2.append(key, weight)
         self._trim_ghosts()
 
     def on_remove(self, key: K) -> None:
@@ -151,25 +151,18 @@ class ArcPolicy(Generic[K]):
         Where the list that REPLACE wants has only pinned entries left, the other one gives.
         """
         t1_total = self._t1.total
-        from_t1 = (key for key in self._t1 if not is_pinned(key))
-        from_t2 = (key for key in self._t2 if not is_pinned(key))
+        from_t1 = ((key, self._t1) for key in self._t1 if not is_pinned(key))
+        from_t2 = ((key, self._t2) for key in self._t2 if not is_pinned(key))
         while True:
             wants_t1 = t1_total > p or (from_b2 and t1_total == p)
             first, second = (from_t1, from_t2) if wants_t1 else (from_t2, from_t1)
-            source = first
-            try:
-                key = next(first)
-            except StopIteration:
-                source = second
-                try:
-                    key = next(second)
-                except StopIteration:
-                    return
-            if source is from_t1:
-                t1_total -= self._t1.weight(key)
-                yield key, self._t1
-            else:
-                yield key, self._t2
+            taken = next(first, None) or next(second, None)
+            if taken is None:
+                return
+            key, source = taken
+            if source is self._t1:
+                t1_total -= source.weight(key)
+            yield taken
 
     def _trim_ghosts(self) -> None:
         # Both loops end: T1 + T2 <= c holds here, so that without ghosts neither bound can be exceeded.

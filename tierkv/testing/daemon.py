@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tierkv.errors import UnavailableError
 from tierkv.testing.deadline import wait_until
@@ -61,7 +62,7 @@ class DaemonProcess:
     """One daemon process. The constructor starts nothing; every method may be called from one thread only."""
 
     def __init__(self, options: DaemonOptions, *, log: Path, environment: Mapping[str, str] | None = None) -> None:
-        """log — file the daemon's standard output and error are appended to; environment — additions to this process's."""
+        """Options as flags; log — file that takes the daemon's output; environment — additions to this process's."""
         self.options = options
         self.log = log
         self._environment = dict(environment or {})
@@ -69,7 +70,7 @@ class DaemonProcess:
         self._log_start = 0
         self._started_at_s = 0.0
 
-    def __enter__(self) -> DaemonProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -60,6 +60,12 @@ class FakeLease:
     views: tuple[memoryview, ...]
     miss: MissReason | None
     expires_at_s: float
+    clock: Clock
+    is_released: bool = False
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.is_released and self.clock.monotonic_s() < self.expires_at_s
 
     @property
     def num_blocks(self) -> int:
@@ -274,7 +280,7 @@ class FakeBlockStore:
         if miss is not None:
             backend.misses[miss] = backend.misses.get(miss, 0) + len(keys) - len(held)
         views = tuple(memoryview(backend.blocks[key].data).toreadonly() for key in held)
-        lease = FakeLease(tuple(held), views, miss, backend.clock.monotonic_s() + backend.limits.lease_ttl_s)
+        lease = FakeLease(tuple(held), views, miss, backend.clock.monotonic_s() + backend.limits.lease_ttl_s, backend.clock)
         if held:
             backend.leases[lease] = self
         return lease
@@ -282,6 +288,7 @@ class FakeBlockStore:
     def release(self, lease: Lease) -> None:
         if not isinstance(lease, FakeLease):
             raise InvalidRequestError("this lease is of another store", lease=type(lease).__name__)
+        lease.is_released = True
         self.backend.leases.pop(lease, None)
 
     def prefetch(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:

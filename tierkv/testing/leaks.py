@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tierkv.testing.deadline import wait_until
 
-SHM = Path("/dev/shm")  # noqa: S108 - the arena's own place, only listed here
+SHM = Path("/dev/shm")
+"""The arena's own place, only listed here."""
 SHM_PREFIX = "tierkv"
 
 # Targets of threads that grpc, tqdm and asyncio start once and keep; the names carry the function since Python 3.10.
@@ -90,16 +91,16 @@ def _leaked_shm(before: Snapshot) -> list[str]:
 
 def _descriptors() -> frozenset[tuple[int, str]]:
     found: set[tuple[int, str]] = set()
-    for number in os.listdir("/proc/self/fd"):
+    for number in (entry.name for entry in Path("/proc/self/fd").iterdir()):
         try:
-            found.add((int(number), os.readlink(f"/proc/self/fd/{number}")))
+            found.add((int(number), str(Path("/proc/self/fd", number).readlink())))
         except FileNotFoundError:  # the listing's own descriptor
             continue
     return frozenset(found)
 
 
 def _shm_entries() -> frozenset[str]:
-    return frozenset(name for name in os.listdir(SHM) if name.startswith(SHM_PREFIX)) if SHM.is_dir() else frozenset()
+    return frozenset(entry.name for entry in SHM.iterdir() if entry.name.startswith(SHM_PREFIX)) if SHM.is_dir() else frozenset()
 
 
 def _used_by_stranger(path: Path) -> bool:
@@ -108,7 +109,7 @@ def _used_by_stranger(path: Path) -> bool:
 
 
 def _process_ids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _uses(pid: int, path: Path) -> bool:

@@ -72,8 +72,8 @@ def error_of_rpc(error: grpc.RpcError) -> TierKVError:
     code = getattr(error, "code", None)
     if not callable(code):
         return InternalError("a call failed without a status", error=type(error).__name__)
-    details: str | None = error.details()  # type: ignore[attr-defined]  # RpcError of every living call has these
-    return error_of(code(), details, error.trailing_metadata())  # type: ignore[attr-defined]
+    call: Any = error  # the RpcError of every living call has these
+    return error_of(code(), call.details(), call.trailing_metadata())
 
 
 def _plain(value: object) -> str:

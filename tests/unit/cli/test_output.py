@@ -40,7 +40,11 @@ def _raises(error):
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (InvalidRequestError("host memory must be at least 1MiB", host_memory=5), 2, "tierkv: host memory must be at least 1MiB: host_memory='5'\n"),
+        (
+            InvalidRequestError("host memory must be at least 1MiB", host_memory=5),
+            2,
+            "tierkv: host memory must be at least 1MiB: host_memory='5'\n",
+        ),
         (ClosedError("the session is gone"), 1, "tierkv: the session is gone\n"),
         (KeyboardInterrupt(), 130, ""),
         (SystemExit(3), 3, ""),

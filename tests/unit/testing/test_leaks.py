@@ -2,7 +2,6 @@
 
 import os
 import threading
-from pathlib import Path
 
 from tierkv.testing import leaks
 
@@ -48,7 +47,7 @@ def test_a_memfd_is_a_leak_and_a_device_is_not():
 
 
 def test_a_shared_memory_entry_is_found_until_it_goes():
-    path = Path("/dev/shm") / f"tierkv-leak-test-{os.getpid()}"
+    path = leaks.SHM / f"tierkv-leak-test-{os.getpid()}"
     before = leaks.take_snapshot()
     path.touch()
     try:

@@ -59,6 +59,17 @@ class DiskIndex:
             self.close()
             raise
 
+    @classmethod
+    def extent_of_data(cls, path: Path) -> int:
+        """The capacity that every record of an existing index fits in, in whole segments; at least one."""
+        index = cls(path, capacity_bytes=0, segment_bytes=1, commit=lambda commit: commit())
+        try:
+            ends = [extent.end for _, extent, _ in index.places()]
+            ends += [item.placed[1].end for item in index.quarantined()]
+            return max(1, -(-max(ends, default=0) // index.segment_bytes)) * index.segment_bytes
+        finally:
+            index.close()
+
     def _check_meta(self, segment_bytes: int) -> int:
         """The segment size that the index was made with."""
         with self._env.begin(db=self._meta) as txn:
