@@ -48,7 +48,7 @@ def test_prefault_goes_from_low_to_high_until_it_is_told_to_stop(tmp_path: Path)
     answers = iter([False, False, True])
     arena.prefault(lambda: next(answers))
     assert arena.prefaulted_bytes == 32 * MIB
-    assert os.stat(tmp_path / "arena").st_blocks * 512 == 32 * MIB
+    assert (tmp_path / "arena").stat().st_blocks * 512 == 32 * MIB
     arena.prefault(lambda: False)
     assert arena.prefaulted_bytes == 40 * MIB
     assert arena.degraded is None

@@ -13,13 +13,14 @@ import pytest
 
 from tierkv.codecs import FrameCodec
 from tierkv.errors import DataError, InvalidRequestError
+from tierkv.model.keys import NamespaceId
 from tierkv.model.outcomes import Extent
 from tierkv.settings import DiskSettings
 from tierkv.testing.faulty_io import FailingIO
 from tierkv.testing.tier_suite import content_of, get, key_of, put, record_of
 from tierkv.tiers.base import GetOutcome, PutOutcome
 from tierkv.tiers.disk import DiskTier
-from tierkv.tiers.disk.io import FileIO, SegmentFile
+from tierkv.tiers.disk.io import FileIO, SegmentFile, SegmentIO
 
 KIB = 1024
 SIZE = 8192
@@ -30,8 +31,8 @@ HIT, MISS, DAMAGED = GetOutcome.HIT, GetOutcome.MISS, GetOutcome.DAMAGED
 STORED, NO_SPACE = PutOutcome.STORED, PutOutcome.NO_SPACE
 
 
-def open_disk(folder: Path, settings: DiskSettings = SETTINGS, **options: object) -> DiskTier:
-    return DiskTier(folder, settings, FrameCodec(), **options)
+def open_disk(folder: Path, settings: DiskSettings = SETTINGS, io: SegmentIO | None = None) -> DiskTier:
+    return DiskTier(folder, settings, FrameCodec(), io=io)
 
 
 def place_of(tier: DiskTier, number: int) -> Extent:
@@ -255,7 +256,7 @@ def test_an_index_that_lies_about_a_length_costs_that_block(tmp_path: Path) -> N
     tier = open_disk(tmp_path)
     put(tier, [1, 2], SIZE)
     tier._index.put([(dataclasses.replace(record_of(1, SIZE), payload_bytes=SIZE - 4096), place_of(tier, 1))])
-    assert [problem for _, _, problem in tier.scrub()][0] == "the index gives the payload another length than its extent"
+    assert next(problem for _, _, problem in tier.scrub()) == "the index gives the payload another length than its extent"
     assert get(tier, [1, 2], SIZE) == [DAMAGED, HIT]
     tier.close()
 
@@ -331,22 +332,23 @@ def test_without_its_index_everything_is_forgotten_and_nothing_else_breaks(tmp_p
 
 def test_namespaces_are_kept(tmp_path: Path) -> None:
     tier = open_disk(tmp_path)
+    namespace = NamespaceId(key_of(1))
     canonical = '{"a":"ä","layout":{"shape":[1,2]},"z":""}'.encode()
-    tier.put_namespace(key_of(1), canonical, "strict")
-    tier.put_namespace(key_of(1), canonical, "interval")
+    tier.put_namespace(namespace, canonical, "strict")
+    tier.put_namespace(namespace, canonical, "interval")
     tier.close()
     tier = open_disk(tmp_path)
-    assert tier.namespaces() == [(key_of(1), canonical, "interval")]
+    assert tier.namespaces() == [(namespace, canonical, "interval")]
     tier.close()
 
 
 def test_a_file_system_without_direct_io_is_served_buffered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
-    def refuse_direct(path: object, flags: int, *rest: object, **options: object) -> int:
+    def refuse_direct(path: Path, flags: int, mode: int = 0o777) -> int:
         if flags & os.O_DIRECT:
             raise OSError(22, "invalid argument")
-        return real(path, flags, *rest, **options)
+        return real(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refuse_direct)
     tier = open_disk(tmp_path)
