@@ -6,7 +6,8 @@ import dataclasses
 import zlib
 from pathlib import Path
 
-from tierkv.codecs import FrameCodec, checksum
+from tierkv.codecs.checksum import checksum
+from tierkv.codecs.frame import FrameCodec
 from tierkv.errors import DataError
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tierkv.codecs import FrameCodec
+from tierkv.codecs.frame import FrameCodec
 from tierkv.errors import UnavailableError
 from tierkv.model.outcomes import TierName
 from tierkv.settings import DiskSettings

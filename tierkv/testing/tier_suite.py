@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tierkv.codecs import checksum
+from tierkv.codecs.checksum import checksum
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import BlockRecord
 from tierkv.tiers.base import GetOutcome, PutOutcome, Tier

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tierkv.codecs import FrameCodec
+from tierkv.codecs.frame import FrameCodec
 from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.keys import NamespaceId
 from tierkv.model.outcomes import Extent

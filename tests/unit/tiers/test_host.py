@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tierkv.codecs import checksum
+from tierkv.codecs.checksum import checksum
 from tierkv.errors import ConflictError, DataError
 from tierkv.testing.tier_suite import content_of, get, key_of, put, record_of
 from tierkv.tiers.base import GetOutcome
