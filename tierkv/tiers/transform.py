@@ -8,13 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tierkv.errors import DataError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord, TierName
 from tierkv.tiers.base import Buffer, GetOutcome, PutOutcome, Tier
 
 Encode = Callable[[BlockRecord, memoryview], tuple[BlockRecord, memoryview]]
 Decode = Callable[[BlockRecord, memoryview, memoryview], None]
+_BATCH_BYTES = 32 << 20
+"""Blocks of so many bytes are read at a time, so that their payloads need no more memory beside the targets."""
 
 
 class TransformTier:
@@ -60,6 +62,18 @@ class TransformTier:
         return self._inner.put([self._encode(record, block) for record, block in items])
 
     def get(self, keys: Sequence[BlockKey], targets: Sequence[Buffer]) -> list[GetOutcome]:
+        outcomes: list[GetOutcome] = []
+        while len(outcomes) < len(keys):
+            start = len(outcomes)
+            end = start + 1
+            num_bytes = len(targets[start])
+            while end < len(keys) and num_bytes + len(targets[end]) <= _BATCH_BYTES:
+                num_bytes += len(targets[end])
+                end += 1
+            outcomes += self._get_batch(keys[start:end], targets[start:end])
+        return outcomes
+
+    def _get_batch(self, keys: Sequence[BlockKey], targets: Sequence[Buffer]) -> list[GetOutcome]:
         records = [self._inner.record(key) for key in keys]
         payloads = [memoryview(bytearray(0 if record is None else record.payload_bytes)) for record in records]
         held = [idx for idx, record in enumerate(records) if record is not None]
@@ -73,6 +87,10 @@ class TransformTier:
 
     def _decode_one(self, record: BlockRecord | None, payload: Buffer, target: Buffer) -> GetOutcome:
         assert record is not None
+        if len(target) != record.block_bytes:
+            raise InvalidRequestError(
+                "a target does not have the length of its block", length=len(target), block=record.block_bytes
+            )
         try:
             self._decode(record, payload, target)
         except DataError:

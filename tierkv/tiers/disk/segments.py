@@ -23,7 +23,7 @@ from tierkv.tiers.extents import ALIGNMENT_BYTES, round_up
 HEADER_PAGE_BYTES = ALIGNMENT_BYTES
 _RUN_FRAMES = IOV_LIMIT // 2
 """A frame takes two buffers of a vectored call."""
-_RUN_BYTES = 16 << 20
+_RUN_BYTES = 32 << 20
 """Most bytes of one vectored call, unless one frame is longer; larger calls are no faster, and it bounds the aligned buffers."""
 _SEGMENT_NAME = re.compile(r"(\d{8})\.seg")
 
