@@ -8,14 +8,14 @@ import os
 import threading
 from pathlib import Path
 
+from tierkv.answers import VerifyReport
 from tierkv.clock import Clock, SystemClock
+from tierkv.codecs.base import BlockCodec
 from tierkv.codecs.checksum import checksum
 from tierkv.codecs.frame import FrameCodec
 from tierkv.codecs.registry import codec_by_id, codec_by_name
-from tierkv.codecs.base import BlockCodec
 from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
-from tierkv.answers import VerifyReport
 from tierkv.errors import DataError, InvalidRequestError
 from tierkv.index.block_index import BlockIndex
 from tierkv.machine import default_disk_bytes, default_host_bytes

@@ -92,7 +92,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_request: object, context: Context) -> None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the token is missing or wrong")
 
-        self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
+        self._refusal: Any = grpc.unary_unary_rpc_method_handler(refuse)
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         for name, value in details.invocation_metadata or ():

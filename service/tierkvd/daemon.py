@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tierkv import __version__
 from tierkv.assemble import open_tiered_store
@@ -79,10 +80,10 @@ class _Daemon:
             self._is_ready = False
             servicer.stop()
 
-    async def _start_servers(self, servicer: Servicer, stack: contextlib.AsyncExitStack) -> dict[str, object]:
+    async def _start_servers(self, servicer: Servicer, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
         """Starts what is configured; the stack stops it in reverse."""
         settings, folder = self._settings, self._run_folder
-        addresses: dict[str, object] = {"socket": folder.grpc_socket}
+        addresses: dict[str, Any] = {"socket": folder.grpc_socket}
         if settings.http is not None:
             http = HttpServer(settings.http, self._store, lambda: self._is_ready)
             stack.push_async_callback(http.stop)

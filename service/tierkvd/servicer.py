@@ -19,8 +19,9 @@ from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
+from tierkvd import sessions
 from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary
-from tierkvd.sessions import OpenSession, Sessions
+from tierkvd.sessions import Sessions
 from tierkvd.streams import Streams
 
 _DEADLINE_MARGIN_S = 0.05
@@ -71,14 +72,14 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         finally:
             self.sessions.close(session)
 
-    async def _wait_for_commits(self, session: OpenSession) -> None:
+    async def _wait_for_commits(self, session: sessions.OpenSession) -> None:
         """A client that is filling extents gets a moment to commit them before its session ends."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + COMMIT_GRACE_S
-        while self._store.has_reservations(session.session) and loop.time() < until_s:
-            await asyncio.sleep(_COMMIT_POLL_S)
+        while self._store.has_reservations(session.session) and loop.time() < until_s:  # noqa: ASYNC110 - see the next line
+            await asyncio.sleep(_COMMIT_POLL_S)  # commits come on other calls, which tell nobody
 
-    def _session(self, context: Context, *, needs_memory: bool = False) -> OpenSession:
+    def _session(self, context: Context, *, needs_memory: bool = False) -> sessions.OpenSession:
         session = self.sessions.get(session_secret(context))
         if needs_memory and not session.shares_memory:
             raise InvalidRequestError("this session shares no memory with the daemon; use Put and Get")

@@ -51,7 +51,7 @@ class Link:
         else:
             self._base = address.metadata()
             self._channel = remote_channel(address)
-        self.stub: Any = tierkv_pb2_grpc.TierKVStub(self._channel)  # type: ignore[no-untyped-call]
+        self.stub: Any = tierkv_pb2_grpc.TierKVStub(self._channel)
         try:
             self._stream, opened = self._open_session(label, secret, timeout_s)
         except BaseException:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from tierkv.errors import DataError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.wire.kinds import CLASS_OF_KIND, ErrorKind, kind_of
@@ -115,8 +116,7 @@ def decode_hello(body: bytes) -> Hello:
 
 def decode_welcome(body: bytes) -> Welcome:
     """Raises DataError for a malformed body or a socket name that leaves its folder."""
-    fields, texts = _fixed(_WELCOME, body)
-    arena, prefaulted, secret, descriptors, version_length, name_length = fields
+    (arena, prefaulted, secret, descriptors, version_length, name_length), texts = _fixed(_WELCOME, body)
     version, name = _texts(texts, version_length, name_length)
     if not name or "/" in name or "\0" in name or name in {".", ".."}:
         raise DataError("the daemon named a socket outside its folder", name=name)
@@ -193,7 +193,7 @@ def _message(kind: Kind, body: bytes) -> bytes:
     return _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(body)) + body
 
 
-def _fixed(layout: struct.Struct, body: bytes) -> tuple[tuple[int, ...], bytes]:
+def _fixed(layout: struct.Struct, body: bytes) -> tuple[tuple[Any, ...], bytes]:
     if len(body) < layout.size:
         raise DataError("the attach message is cut off", length=len(body), expected=layout.size)
     return layout.unpack_from(body), body[layout.size :]

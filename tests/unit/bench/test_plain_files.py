@@ -1,6 +1,7 @@
 """The disk reference moves every byte it claims, and leaves no file."""
 
 import pytest
+
 from tierkv_bench.plain_files import CHUNK_BYTES, PlainFile, drop_cached
 
 

@@ -62,7 +62,7 @@ class DiskIndex:
     @classmethod
     def extent_of_data(cls, path: Path) -> int:
         """The capacity that every record of an existing index fits in, in whole segments; at least one."""
-        index = cls(path, capacity_bytes=0, segment_bytes=1)
+        index = cls(path, capacity_bytes=0, segment_bytes=1, commit=lambda commit: commit())
         try:
             ends = [extent.end for _, extent, _ in index.places()]
             ends += [item.placed[1].end for item in index.quarantined()]
