@@ -141,7 +141,9 @@ class _Transport:
         elapsed_s = measure_s(lambda: got.append(self._store.get(self._namespace.namespace_id, self._resident, targets)))
         wrong = any((target[:8] != source[:8]).any() for source, target in zip(self._sources, self._targets, strict=True))
         if got != [self._blocks] or wrong:
-            raise InternalError("a get did not bring back what was put", blocks=self._blocks, got=got)
+            raise InternalError(
+                "a get did not bring back what was put", blocks=self._blocks, got=got, wrong=wrong, stats=self._store.stats()
+            )
         return elapsed_s
 
     def acquire(self) -> float:

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from tierkvd.telemetry import log_event, start_logging
 HOUSEKEEPING_S = 1.0
 GRACE_S = 2.0
 """What reservations and calls get to end when the daemon is asked to stop."""
+SWITCH_INTERVAL_S = 0.0005
+"""How long a worker thread may keep the event loop from the interpreter; Python's default of 5 ms is ten calls."""
 _log = logging.getLogger(__name__)
 
 OpenStore = Callable[[StoreSettings, Clock], TieredStore]
@@ -43,6 +46,7 @@ def serve(settings: DaemonSettings, *, open_store: OpenStore = open_tiered_store
         stack.enter_context(_run_lock(run_folder))
         store = open_store(settings.store, SystemClock())
         stack.callback(store.close, discard_arena=not settings.store.host.keep_on_stop)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()  # a large index lives as long as the daemon: no collection need look at it
         asyncio.run(_Daemon(settings, run_folder, store).run())
     log_event(_log, "stopped")

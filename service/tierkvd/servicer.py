@@ -11,7 +11,7 @@ from typing import Any
 
 from tierkv import __version__
 from tierkv.clock import Clock
-from tierkv.errors import InvalidRequestError, UnavailableError
+from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.model.outcomes import MissReason
 from tierkv.settings import LimitSettings
 from tierkv.store import Acquisition, TieredStore, VerifyReport
@@ -19,13 +19,12 @@ from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
-from tierkvd import sessions
 from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary
-from tierkvd.sessions import Sessions
+from tierkvd.sessions import SessionHandle, Sessions
 from tierkvd.streams import Streams
 
 _DEADLINE_MARGIN_S = 0.05
-"""An acquire answers this long before its deadline, so that the answer arrives in time."""
+"""An answer that waits is sent this long before its deadline, so that the answer arrives in time."""
 _VERIFY_REPORT_FRAMES = 256
 COMMIT_GRACE_S = 2.0
 _COMMIT_POLL_S = 0.02
@@ -72,14 +71,14 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         finally:
             self.sessions.close(session)
 
-    async def _wait_for_commits(self, session: sessions.OpenSession) -> None:
+    async def _wait_for_commits(self, session: SessionHandle) -> None:
         """A client that is filling extents gets a moment to commit them before its session ends."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + COMMIT_GRACE_S
-        while self._store.has_reservations(session.session) and loop.time() < until_s:  # noqa: ASYNC110 - see the next line
-            await asyncio.sleep(_COMMIT_POLL_S)  # commits come on other calls, which tell nobody
+        while self._store.has_reservations(session.session) and loop.time() < until_s:  # noqa: ASYNC110 - commits come from any thread
+            await asyncio.sleep(_COMMIT_POLL_S)
 
-    def _session(self, context: Context, *, needs_memory: bool = False) -> sessions.OpenSession:
+    def _session(self, context: Context, *, needs_memory: bool = False) -> SessionHandle:
         session = self.sessions.get(session_secret(context))
         if needs_memory and not session.shares_memory:
             raise InvalidRequestError("this session shares no memory with the daemon; use Put and Get")
@@ -132,25 +131,39 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         keys = messages.unpack_keys(request.keys) if request.keys else None
         return pb.AbortReply(aborted=self._store.abort(session.session, request.reservation_id, keys))
 
-    @streaming
-    async def Acquire(self, request: pb.AcquireRequest, context: Context) -> AsyncIterator[pb.AcquireEvent]:  # noqa: N802
+    @unary
+    async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireReply:  # noqa: N802
         session = self._session(context, needs_memory=True)
-        deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
         keys = messages.unpack_keys(request.keys)
         acquired = self._store.acquire(session.session, messages.unpack_namespace_id(request.namespace_id), keys)
-        is_answered = False
-        try:
-            yield _granted(acquired)
-            async for event in _pending_events(acquired, deadline_s):
-                yield event
-            is_answered = True
-        finally:
-            if not is_answered:  # the client left before the last event: it does not know what it holds
-                self._store.release(session.session, [acquired.lease_id])
+        num_ready = len(acquired.tiers)
+        if acquired.pending:
+            session.awaited[acquired.lease_id] = acquired
+            num_ready = acquired.pending[0].start_idx
+        return pb.AcquireReply(
+            lease_id=acquired.lease_id,
+            tiers=messages.tier_numbers(acquired.tiers),  # type: ignore[arg-type]  # numbers of the enum
+            miss=messages.miss_number(acquired.miss),  # type: ignore[arg-type]
+            offsets=[extent.offset for extent in acquired.extents[:num_ready]],
+        )
+
+    @streaming
+    async def Await(self, request: pb.AwaitRequest, context: Context) -> AsyncIterator[pb.AwaitEvent]:  # noqa: N802
+        deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
+        acquired = self._session(context, needs_memory=True).awaited.pop(request.lease_id, None)
+        if acquired is None:
+            raise ConflictError(
+                "nothing of this lease is on its way; it was awaited already, or it is gone", lease=request.lease_id
+            )
+        async for event in _pending_events(acquired, deadline_s):
+            yield event
 
     @unary
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:  # noqa: N802
-        self._store.release(self._session(context).session, list(request.lease_ids))
+        session = self._session(context)
+        for lease_id in request.lease_ids:
+            session.awaited.pop(lease_id, None)
+        self._store.release(session.session, list(request.lease_ids))
         return pb.ReleaseReply()
 
     @unary
@@ -225,19 +238,7 @@ async def _within(future: asyncio.Future[Any], context: Context) -> Any:
         raise UnavailableError("the deadline passed before the disk was done; the work goes on") from None
 
 
-def _granted(acquired: Acquisition) -> pb.AcquireEvent:
-    num_ready = acquired.pending[0].start_idx if acquired.pending else len(acquired.tiers)
-    return pb.AcquireEvent(
-        granted=pb.AcquireGranted(
-            lease_id=acquired.lease_id,
-            tiers=messages.tier_numbers(acquired.tiers),  # type: ignore[arg-type]
-            miss=messages.miss_number(acquired.miss),  # type: ignore[arg-type]
-            offsets=[extent.offset for extent in acquired.extents[:num_ready]],
-        )
-    )
-
-
-async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncIterator[pb.AcquireEvent]:
+async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncIterator[pb.AwaitEvent]:
     """`ready` for what arrives, in order, with the readable blocks that follow it; `ended` where a run falls short."""
     loop = asyncio.get_running_loop()
     for idx, run in enumerate(acquired.pending):
@@ -252,9 +253,9 @@ async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncIter
         stop = run.start_idx + num_ready if is_short else following
         if stop > run.start_idx:
             offsets = [extent.offset for extent in acquired.extents[run.start_idx : stop]]
-            yield pb.AcquireEvent(ready=pb.AcquireReady(start_idx=run.start_idx, offsets=offsets))
+            yield pb.AwaitEvent(ready=pb.BlocksReady(start_idx=run.start_idx, offsets=offsets))
         if is_short:
-            yield pb.AcquireEvent(ended=pb.AcquireEnded(num_blocks=stop, miss=messages.miss_number(miss)))  # type: ignore[arg-type]
+            yield pb.AwaitEvent(ended=pb.LeaseEnded(num_blocks=stop, miss=messages.miss_number(miss)))  # type: ignore[arg-type]
             return
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tierkv.clock import Clock
 from tierkv.errors import CapacityError, ClosedError
-from tierkv.store import SessionId, TieredStore
+from tierkv.store import Acquisition, SessionId, TieredStore
 from tierkv.wire.limits import SECRET_BYTES
 
 ATTACH_SECRET_TTL_S = 10.0
@@ -19,12 +19,13 @@ UNUSED_SECRETS_LIMIT = 256
 
 
 @dataclass(slots=True)
-class OpenSession:
-    """An attached client. closing — set when the daemon stops."""
+class SessionHandle:
+    """An attached client. closing — set when the daemon stops; awaited — leases whose blocks are still on their way, by id."""
 
     session: SessionId
     shares_memory: bool
     closing: asyncio.Event
+    awaited: dict[int, Acquisition] = field(default_factory=dict)
 
 
 class Sessions:
@@ -34,7 +35,7 @@ class Sessions:
         self._store = store
         self._clock = clock
         self._unused: dict[bytes, float] = {}
-        self._open: dict[bytes, OpenSession] = {}
+        self._open: dict[bytes, SessionHandle] = {}
         self._reason = ""
 
     def new_attach_secret(self) -> bytes:
@@ -47,24 +48,24 @@ class Sessions:
         self._unused[secret] = now_s + ATTACH_SECRET_TTL_S
         return secret
 
-    def open(self, label: str, attach_secret: bytes) -> OpenSession:
+    def open(self, label: str, attach_secret: bytes) -> SessionHandle:
         """Opens a session; with an attach secret it shares memory. Raises ClosedError for a secret that is used up or wrong."""
         if attach_secret:
             known = next((secret for secret in self._unused if hmac.compare_digest(secret, attach_secret)), None)
             if known is None or self._unused.pop(known) <= self._clock.monotonic_s():
                 raise ClosedError("this attach secret is not valid (any more); attach again")
-        session = OpenSession(self._store.open_session(label), bool(attach_secret), asyncio.Event())
+        session = SessionHandle(self._store.open_session(label), bool(attach_secret), asyncio.Event())
         self._open[session.session] = session
         return session
 
-    def get(self, secret: bytes) -> OpenSession:
+    def get(self, secret: bytes) -> SessionHandle:
         """Raises ClosedError for a secret that no open session has."""
         session = self._open.get(secret)
         if session is None:
             raise ClosedError("this session is not open; attach again")
         return session
 
-    def close(self, session: OpenSession) -> None:
+    def close(self, session: SessionHandle) -> None:
         """Releases everything it held."""
         if self._open.pop(session.session, None) is not None:
             self._store.close_session(session.session)

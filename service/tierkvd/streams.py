@@ -17,7 +17,7 @@ from tierkv.store import Acquisition, TieredStore
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import CHUNK_BYTES
-from tierkvd.sessions import OpenSession
+from tierkvd.sessions import SessionHandle
 
 _SAFE_SHARE = 0.9
 """Share of a hold's life within which bytes are still touched."""
@@ -30,7 +30,7 @@ class Streams:
         self._store = store
         self._clock = clock
 
-    async def put(self, session: OpenSession, requests: AsyncIterator[pb.PutRequest]) -> tuple[ReserveOutcome, ...]:
+    async def put(self, session: SessionHandle, requests: AsyncIterator[pb.PutRequest]) -> tuple[ReserveOutcome, ...]:
         """Stores streamed blocks: all of them, or nothing of the call is visible. Chunks of blocks that were not granted are dropped."""
         header = await _header_of(requests)
         namespace = self._store.namespace(messages.unpack_namespace_id(header.namespace_id))
@@ -77,7 +77,7 @@ class Streams:
             if extent is not None and num_bytes != block_bytes:
                 raise InvalidRequestError("a block is incomplete", block=idx, received=num_bytes, block_bytes=block_bytes)
 
-    async def get(self, session: OpenSession, request: pb.GetRequest, deadline_s: float) -> AsyncIterator[pb.GetEvent]:
+    async def get(self, session: SessionHandle, request: pb.GetRequest, deadline_s: float) -> AsyncIterator[pb.GetEvent]:
         """A header, then the blocks of the held prefix in order, as they become readable; ends early where one is lost."""
         namespace = self._store.namespace(messages.unpack_namespace_id(request.namespace_id))
         acquired = self._store.acquire(session.session, namespace.namespace_id, messages.unpack_keys(request.keys))

@@ -40,6 +40,6 @@ def start_logging(level: LogLevel) -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
-def log_event(logger: logging.Logger, event: str, *, level: int = logging.INFO, **fields: object) -> None:
+def log_event(logger: logging.Logger, event: str, /, level: int = logging.INFO, **fields: Any) -> None:
     """One event with its values."""
     logger.log(level, event, extra={_FIELDS: fields})

@@ -54,7 +54,7 @@ def _tiers_table(stats: StoreStats) -> Table:
             f"{tier.used_bytes / max(1, tier.capacity_bytes):.0%}",
             f"{tier.blocks:,}",
             f"{hits:,}",
-            f"{hits / lookups:.1%}" if lookups else "–",
+            f"{hits / lookups:.1%}" if lookups else "-",
         )
     return table
 

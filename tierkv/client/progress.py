@@ -1,6 +1,6 @@
 """What a lease knows while its events arrive: pure bookkeeping for the sync and the asyncio lease alike.
 
-Two sources: `Acquire` events carry arena offsets of blocks that became readable, `Get` events carry the bytes themselves.
+Two sources: `Acquire` and `Await` name arena offsets of blocks that are readable, `Get` carries the bytes themselves.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ class LeaseProgress:
         self.blocks.extend(blocks)
         return ReadyRun(start_idx, tuple(blocks)) if blocks else None
 
-    def take_acquire(self, event: pb.AcquireEvent, view: View) -> ReadyRun | None:
-        """One event of `Acquire`. Raises DataError for events that make no sense."""
+    def take_reply(self, reply: pb.AcquireReply, view: View) -> ReadyRun | None:
+        """The answer of `Acquire`: what is held, and the run that is readable now."""
+        self.lease_id = reply.lease_id
+        self.granted(messages.tiers_of(reply.tiers), messages.miss_of(reply.miss))
+        return self.ready(0, [view(offset) for offset in reply.offsets])
+
+    def take_await(self, event: pb.AwaitEvent, view: View) -> ReadyRun | None:
+        """One event of `Await`. Raises DataError for events that make no sense."""
         kind = event.WhichOneof("event")
-        if kind == "granted":
-            self.lease_id = event.granted.lease_id
-            self.granted(messages.tiers_of(event.granted.tiers), messages.miss_of(event.granted.miss))
-            return self.ready(0, [view(offset) for offset in event.granted.offsets])
         if kind == "ready":
             return self.ready(event.ready.start_idx, [view(offset) for offset in event.ready.offsets])
         if kind == "ended":

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 
@@ -19,13 +19,13 @@ from tierkv.client import verbs
 from tierkv.client.address import Address, parse_address
 from tierkv.client.breaker import Breaker
 from tierkv.client.link import Link
-from tierkv.client.progress import ChunkAssembler, LeaseProgress
+from tierkv.client.progress import ChunkAssembler, LeaseProgress, View
 from tierkv.client.scratch import put_requests, scratch_grants
 from tierkv.client.verbs import ClientReservation, Registration, own_reservation
 from tierkv.clock import Clock, SystemClock
 from tierkv.copying import check_buffers, copy_block
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, TierKVError, UnavailableError
-from tierkv.interface import Grant, Lease, ReadyRun, Reservation
+from tierkv.interface import Lease, ReadyRun, Reservation
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -61,27 +61,53 @@ def connect(
     return client
 
 
-class ClientLease:
-    """A lease of a daemon's blocks; events are read as the blocks are asked for."""
+class Arrivals:
+    """What is still to come of a lease: one stream of the daemon's, opened when the first block is asked for. A break ends the lease.
+
+    take — one event to the run it completes, if any; end — called when the stream is over; on_break — told of a broken stream.
+    """
 
     def __init__(
         self,
-        link: Link,
-        progress: LeaseProgress,
-        events: Iterator[ReadyRun],
-        *,
-        cancel: Callable[[], object],
-        expires_at_s: float,
-        clock: Clock,
+        open_stream: Callable[[], Any],
+        take: Callable[[Any], ReadyRun | None],
+        end: Callable[[], None],
+        on_break: Callable[[grpc.RpcError], None],
     ) -> None:
+        self._open_stream = open_stream
+        self._take = take
+        self._end = end
+        self._on_break = on_break
+        self._stream: Any = None
+
+    def runs(self) -> Iterator[ReadyRun]:
+        try:
+            if self._stream is None:
+                self._stream = self._open_stream()
+            for event in self._stream:
+                run = self._take(event)
+                if run is not None:
+                    yield run
+        except grpc.RpcError as error:
+            self._on_break(error)
+        self._end()
+
+    def cancel(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+
+
+class ClientLease:
+    """A lease of a daemon's blocks: those that were readable at once, and those that arrive."""
+
+    def __init__(self, link: Link, progress: LeaseProgress, arrivals: Arrivals, *, expires_at_s: float, clock: Clock) -> None:
         self.link = link
         self.progress = progress
         self.is_released = False
-        self._events = events
-        self._cancel = cancel
+        self._first = ReadyRun(0, tuple(progress.blocks))
+        self._arrivals = arrivals
         self._expires_at_s = expires_at_s
         self._clock = clock
-        self._early: list[ReadyRun] = []
 
     @property
     def num_blocks(self) -> int:
@@ -99,30 +125,22 @@ class ClientLease:
     def is_valid(self) -> bool:
         return not self.is_released and self.link.is_alive and self._clock.monotonic_s() < self._expires_at_s
 
-    def start(self) -> None:
-        """Reads up to the first event, so that `num_blocks` and `tiers` are known; and to the end where nothing is under way."""
-        run = next(self._events, None)
-        if run is not None and run.blocks:
-            self._early.append(run)
-        if self.progress.is_complete:
-            self._early.extend(run for run in self._events if run.blocks)
-
     def runs(self) -> Iterator[ReadyRun]:
-        while self._early:
-            yield self._early.pop(0)
-        for run in self._events:
-            if run.blocks:
-                yield run
+        if self._first.blocks:
+            yield self._first
+        if not self.progress.is_complete:
+            yield from self._arrivals.runs()
 
     def blocks(self) -> tuple[memoryview, ...]:
-        for _ in self.runs():
-            pass
+        if not self.progress.is_complete:
+            for _ in self._arrivals.runs():
+                pass
         return tuple(self.progress.blocks[: self.progress.num_blocks])
 
     def stop_reading(self) -> None:
-        """No more events are wanted."""
+        """No more blocks are wanted."""
         if not self.progress.is_complete:
-            self._cancel()
+            self._arrivals.cancel()
 
 
 class Client:
@@ -145,7 +163,7 @@ class Client:
         self._pid = os.getpid()
         self._is_closed = False
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -235,18 +253,19 @@ class Client:
             link.mark_dead()
         return error
 
+    def _with_link(self, deadline_s: float, use: Callable[[Link], T]) -> T:
+        """`use(link)`; once more on a new link where the daemon does not know the session (any more), under the same deadline."""
+        link = self._attached(deadline_s)
+        self._breaker.before_call()
+        try:
+            return use(link)
+        except ClosedError:
+            return use(self._attached(deadline_s))
+
     def _call(self, name: str, request: object, timeout_s: float | None) -> Any:
-        """One unary call; a session that the daemon does not know (any more) is opened again once, under the same deadline."""
+        """One unary call that needs nothing of an earlier session."""
         deadline_s = self._deadline(timeout_s)
-        for is_last in (False, True):
-            link = self._attached(deadline_s)
-            self._breaker.before_call()
-            try:
-                return self._call_on(link, name, request, deadline_s)
-            except ClosedError:
-                if is_last:
-                    raise
-        raise AssertionError("the loop returns or raises")
+        return self._with_link(deadline_s, lambda link: self._call_on(link, name, request, deadline_s))
 
     def _call_on(self, link: Link, name: str, request: object, deadline_s: float) -> Any:
         method = getattr(link.stub, name)
@@ -281,31 +300,25 @@ class Client:
     ) -> ClientReservation:
         block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._deadline(timeout_s)
-        link = self._attached(deadline_s)
-        if link.arena is None:
-            match = self.lookup(namespace_id, keys, timeout_s=self._left(deadline_s))
-            grants = scratch_grants(keys, num_present=match.num_blocks, block_bytes=block_bytes)
-            return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent)
-        reply = self._call("Reserve", verbs.reserve_request(namespace_id, keys, parent), self._left(deadline_s))
-        link = self._attached(deadline_s)
-        return ClientReservation(
-            namespace_id,
-            self._grants(link, keys, reply, block_bytes),
-            reservation_id=reply.reservation_id,
-            epoch=link.epoch,
-            parent=parent,
-        )
+        return self._with_link(deadline_s, lambda link: self._reserve_on(link, namespace_id, keys, parent, block_bytes, deadline_s))
 
-    @staticmethod
-    def _grants(link: Link, keys: Sequence[BlockKey], reply: pb.ReserveReply, block_bytes: int) -> tuple[Grant, ...]:
+    def _reserve_on(
+        self,
+        link: Link,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        parent: BlockKey | None,
+        block_bytes: int,
+        deadline_s: float,
+    ) -> ClientReservation:
         if link.arena is None:
-            raise ConflictError("the attachment changed during the call; reserve again")
-        offsets = iter(reply.offsets)
+            reply = self._call_on(link, "Lookup", verbs.lookup_request(namespace_id, keys), deadline_s)
+            grants = scratch_grants(keys, num_present=len(reply.tiers), block_bytes=block_bytes)
+            return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent)
+        reply = self._call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
         view = link.arena.view
-        return tuple(
-            Grant(key, outcome, view(next(offsets), block_bytes) if outcome is ReserveOutcome.GRANTED else None)
-            for key, outcome in zip(keys, messages.outcomes_of(reply.outcomes), strict=True)
-        )
+        grants = verbs.grants_of(keys, reply, lambda offset: view(offset, block_bytes))
+        return ClientReservation(namespace_id, grants, reservation_id=reply.reservation_id, epoch=link.epoch, parent=parent)
 
     def commit(
         self,
@@ -368,77 +381,60 @@ class Client:
     def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> ClientLease:
         block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._deadline(timeout_s)
-        for is_last in (False, True):
-            link = self._attached(deadline_s)
-            self._breaker.before_call()
-            try:
-                return self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s)
-            except ClosedError:
-                if is_last:
-                    raise
-        raise AssertionError("the loop returns or raises")
+        return self._with_link(deadline_s, lambda link: self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s))
 
     def _acquire_on(
         self, link: Link, namespace_id: NamespaceId, keys: Sequence[BlockKey], block_bytes: int, deadline_s: float
     ) -> ClientLease:
         progress = LeaseProgress()
-        expires_at_s = self._clock.monotonic_s() + link.lease_ttl_s
-        timeout_s = self._left(deadline_s)
         if link.arena is None:
-            call = link.stub.Get(verbs.get_request(namespace_id, keys), timeout=timeout_s, metadata=link.metadata)
-            events = self._chunk_runs(link, progress, call)
+            arrivals = self._open_get(link, progress, verbs.get_request(namespace_id, keys), deadline_s)
             expires_at_s = float("inf")  # the bytes are ours
         else:
-            call = link.stub.Acquire(verbs.acquire_request(namespace_id, keys), timeout=timeout_s, metadata=link.metadata)
-            events = self._arena_runs(link, progress, call, block_bytes)
-        lease = ClientLease(link, progress, events, cancel=call.cancel, expires_at_s=expires_at_s, clock=self._clock)
-        self._guard(link, lease.start)
+            expires_at_s = self._clock.monotonic_s() + link.lease_ttl_s
+            view = link.arena.view
+            arrivals = self._acquire_in_arena(
+                link, progress, namespace_id, keys, deadline_s, lambda offset: view(offset, block_bytes).toreadonly()
+            )
         if progress.miss is not None:
             self.counters[f"misses_{progress.miss}"] += len(keys) - progress.num_blocks
-        return lease
+        return ClientLease(link, progress, arrivals, expires_at_s=expires_at_s, clock=self._clock)
 
-    def _arena_runs(
-        self, link: Link, progress: LeaseProgress, call: Iterator[pb.AcquireEvent], block_bytes: int
-    ) -> Iterator[ReadyRun]:
-        """Runs as their events arrive; the first is what `granted` brought, perhaps empty. A broken stream ends the lease."""
-        arena = link.arena
-        assert arena is not None
-        view = arena.view
+    def _acquire_in_arena(
+        self,
+        link: Link,
+        progress: LeaseProgress,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        deadline_s: float,
+        view: View,
+    ) -> Arrivals:
+        reply = self._call_on(link, "Acquire", verbs.acquire_request(namespace_id, keys), deadline_s)
+        progress.take_reply(reply, view)
+        request = pb.AwaitRequest(lease_id=reply.lease_id)
 
-        def block(offset: int) -> memoryview:
-            return view(offset, block_bytes).toreadonly()
+        def open_stream() -> Any:
+            left_s = max(0.001, deadline_s - self._clock.monotonic_s())
+            return link.stub.Await(request, timeout=left_s, metadata=link.metadata)
 
-        is_first = True
-        try:
-            for event in call:
-                run = progress.take_acquire(event, block)
-                if is_first or run is not None:
-                    yield run or ReadyRun(0, ())
-                is_first = False
-        except grpc.RpcError as error:
-            if is_first:
-                raise
-            self._end_early(link, progress, error)
+        return Arrivals(
+            open_stream,
+            lambda event: progress.take_await(event, view),
+            lambda: None,
+            lambda error: self._end_early(link, progress, error),
+        )
 
-    def _chunk_runs(self, link: Link, progress: LeaseProgress, call: Iterator[pb.GetEvent]) -> Iterator[ReadyRun]:
+    def _open_get(self, link: Link, progress: LeaseProgress, request: pb.GetRequest, deadline_s: float) -> Arrivals:
+        stream = self._guard(link, lambda: link.stub.Get(request, timeout=self._left(deadline_s), metadata=link.metadata))
         chunks = ChunkAssembler(progress)
-        is_first = True
-        try:
-            for event in call:
-                run = chunks.take(event)
-                if is_first or run is not None:
-                    yield run or ReadyRun(0, ())
-                is_first = False
-        except grpc.RpcError as error:
-            if is_first:
-                raise
-            self._end_early(link, progress, error)
-        chunks.end()
+        header = self._guard(link, lambda: next(stream))
+        chunks.take(header)
+        return Arrivals(lambda: stream, chunks.take, chunks.end, lambda error: self._end_early(link, progress, error))
 
     def _end_early(self, link: Link, progress: LeaseProgress, rpc_error: grpc.RpcError) -> None:
         """The stream broke: what arrived is held, the rest is a miss."""
         error = self._translated(link, rpc_error)
-        is_late = isinstance(rpc_error, grpc.Call) and rpc_error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        is_late = getattr(rpc_error, "code", lambda: None)() is grpc.StatusCode.DEADLINE_EXCEEDED
         progress.ended(len(progress.blocks), MissReason.TIMEOUT if is_late else MissReason.UNAVAILABLE)
         self.counters[f"lease_cut_{type(error).__name__}"] += 1
 

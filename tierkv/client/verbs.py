@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tierkv.errors import DataError, InvalidRequestError
@@ -13,8 +13,8 @@ from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, PrefixMatch, ReserveOutcome
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
-from tierkv.wire.messages import durability_number, pack_keys
 from tierkv.wire.limits import KEYS_PER_CALL
+from tierkv.wire.messages import durability_number, pack_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,20 @@ def match_of(reply: pb.LookupReply) -> PrefixMatch:
 def reserve_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], parent: BlockKey | None) -> pb.ReserveRequest:
     check_keys(keys)
     return pb.ReserveRequest(namespace_id=namespace_id, keys=pack_keys(keys), parent=parent or b"")
+
+
+def grants_of(keys: Sequence[BlockKey], reply: pb.ReserveReply, place: Callable[[int], memoryview]) -> tuple[Grant, ...]:
+    """One grant per key; `place` turns an arena offset into the block's buffer. Raises DataError where offsets do not add up."""
+    outcomes = messages.outcomes_of(reply.outcomes)
+    if len(outcomes) != len(keys) or len(reply.offsets) != sum(outcome is ReserveOutcome.GRANTED for outcome in outcomes):
+        raise DataError(
+            "the daemon's answer does not fit the keys", keys=len(keys), outcomes=len(outcomes), offsets=len(reply.offsets)
+        )
+    offsets = iter(reply.offsets)
+    return tuple(
+        Grant(key, outcome, place(next(offsets)) if outcome is ReserveOutcome.GRANTED else None)
+        for key, outcome in zip(keys, outcomes, strict=True)
+    )
 
 
 def commit_request(reservation_id: int, keys: Sequence[BlockKey], durability: Durability | None) -> pb.CommitRequest:

@@ -26,7 +26,7 @@ from tierkv.demo.child import Answer, EngineProcess, engine_command
 from tierkv.testing.daemon import DaemonOptions, DaemonProcess
 from tierkv.testing.deadline import wait_until
 
-SHARED_MEMORY = Path("/dev/shm")  # where a tmpfs is; the folder made in it is private
+SHARED_MEMORY = Path("/dev/shm")
 PREFAULT_TIMEOUT_S = 120.0
 QUESTION = "According to the handbook, what is the name of the boat and when does she come?"
 

@@ -81,10 +81,7 @@ def fingerprint_model(model: torch.nn.Module) -> str:
     hasher = blake3(derive_key_context=_CONTEXT, max_threads=blake3.AUTO)
     for name, tensor in leaves:
         if tensor.device.type == "meta":
-            raise InvalidRequestError(
-                "a weight has no memory (meta device); load the model first",
-                weight=name,
-            )
+            raise InvalidRequestError("a weight has no memory (meta device); load the model first", weight=name)
         hasher.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         for piece in _pieces(tensor, whole=total_bytes <= WHOLE_MODEL_BYTES):
             hasher.update(piece.cpu().numpy().data)

@@ -90,12 +90,7 @@ class LoadedPrefix:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.release()
 
 
@@ -170,11 +165,7 @@ class PrefixCache:
             self.counters.invalid_requests += 1
             if error.message not in self._reported:
                 self._reported.add(error.message)
-                _log.warning(
-                    "the store refused a %s, the engine computes instead: %s",
-                    verb,
-                    error,
-                )
+                _log.warning("the store refused a %s, the engine computes instead: %s", verb, error)
         else:
             _log.debug("a %s failed, the engine computes instead: %s", verb, error)
 
@@ -189,12 +180,7 @@ class PrefixCache:
     def _save(self, keys: list[BlockKey], start_block: int, fill: FillBlock) -> int:
         self._register()
         parent = keys[start_block - 1] if start_block else None
-        reservation = self.store.reserve(
-            self.namespace_id,
-            keys[start_block:],
-            parent=parent,
-            timeout_s=self._timeout_s,
-        )
+        reservation = self.store.reserve(self.namespace_id, keys[start_block:], parent=parent, timeout_s=self._timeout_s)
         saved = 0
         try:
             for block_idx, grant in enumerate(reservation.grants, start=start_block):

@@ -12,12 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from tierkv.errors import InvalidRequestError
-from tierkv.integrations.hf.attachment import (
-    Attachment,
-    AttachOptions,
-    Counters,
-    LastRequest,
-)
+from tierkv.integrations.hf.attachment import Attachment, AttachOptions, Counters, LastRequest
 from tierkv.interface import BlockStore
 
 __all__ = ["Attachment", "Counters", "LastRequest", "attach", "detach"]
@@ -49,17 +44,10 @@ def attach(
     memory; an unsupported model raises nothing, it runs uncached.
     """
     if attachment_of(model) is not None:
-        raise InvalidRequestError(
-            "this model is attached already; detach it first",
-            model=type(model).__name__,
-        )
+        raise InvalidRequestError("this model is attached already; detach it first", model=type(model).__name__)
     if block_tokens < 1:
         raise InvalidRequestError("block_tokens must be at least 1", block_tokens=block_tokens)
-    attachment = Attachment(
-        model,
-        store,
-        AttachOptions(block_tokens, tenant, salt, workspace_bytes, timeout_s),
-    )
+    attachment = Attachment(model, store, AttachOptions(block_tokens, tenant, salt, workspace_bytes, timeout_s))
     attachment.open()
     return attachment
 

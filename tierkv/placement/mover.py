@@ -32,6 +32,8 @@ from tierkv.tiers.base import GetOutcome
 _log = logging.getLogger(__name__)
 IDENTITY_CODEC = 0
 _SCRIBE_BATCH_BLOCKS = 256
+_SCRIBE_PAUSE_S = 0.002
+"""Lets the answer to a commit leave before the scribe wants the interpreter, and gathers commits that come together."""
 
 Checksum = Callable[[memoryview], bytes]
 
@@ -52,7 +54,7 @@ class Mover:
         self._books = residency
         self._checksum = checksum
         self._settings = settings
-        self._scribe = Worker("tierkv-scribe", self._scribe_once)
+        self._scribe = Worker("tierkv-scribe", self._scribe_once, pause_s=_SCRIBE_PAUSE_S)
         self._promoters = ThreadPoolExecutor(settings.promote_threads, thread_name_prefix="tierkv-promote")
         self.writer: DiskWriter | None = None
         if residency.disk is not None:
@@ -91,7 +93,7 @@ class Mover:
         if not fresh and not forgets:
             return False
         for entry in fresh:
-            if entry.record is None:
+            if entry.record is None and entry.state is not BlockState.LOST:
                 entry.record = self._seal(entry)
         with self._lock:
             puts = [(entry.sealed_record(), entry.placed_at()) for entry in fresh if entry.state is not BlockState.LOST]

@@ -69,9 +69,13 @@ class Residency:
         for entry in admitted[placed:]:
             self.host_policy.on_remove(entry.key)
             entry.step(BlockEvent.ABORT)
-        while placed < len(entries) and self._place_scattered(entries[placed], event):
+        while placed < len(entries) and self._is_scattered(entries[placed]) and self._place_scattered(entries[placed], event):
             placed += 1
         return placed
+
+    def _is_scattered(self, entry: BlockEntry) -> bool:
+        """Whether bytes enough are free, only not in one piece. Bytes that are still on their way down are not worth a good block."""
+        return self.host.capacity_bytes - self.host.used_bytes >= self.host.footprint_bytes(entry.block_bytes)
 
     def _admit(self, key: BlockKey, weight: int) -> bool:
         selection = self.host_policy.select_victims(key, weight, self._is_pinned_in_host)
@@ -97,7 +101,7 @@ class Residency:
         return placed
 
     def _place_scattered(self, entry: BlockEntry, event: BlockEvent) -> bool:
-        """Room is there by weight, but in pieces too small or still on its way down: evicts beyond need until a block fits."""
+        """Room is there by weight, but in pieces too small: evicts beyond need until a block fits."""
         weight = self.host.footprint_bytes(entry.block_bytes)
         for spare_blocks in range(1, _DEFRAGMENT_ROUNDS + 1):
             wanted = self.host_policy.capacity - self.host_policy.used + spare_blocks * weight

@@ -72,9 +72,8 @@ def error_of_rpc(error: grpc.RpcError) -> TierKVError:
     code = getattr(error, "code", None)
     if not callable(code):
         return InternalError("a call failed without a status", error=type(error).__name__)
-    # RpcError of every living call has these; the stubs do not say so for all of its forms.
-    call: Any = error
-    return error_of(call.code(), call.details(), call.trailing_metadata())
+    call: Any = error  # the RpcError of every living call has these
+    return error_of(code(), call.details(), call.trailing_metadata())
 
 
 def _plain(value: object) -> str:

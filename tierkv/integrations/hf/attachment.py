@@ -74,13 +74,7 @@ class Attachment:
     One call at a time per model, as with `generate` itself when it streams; `last` speaks of the call that ended last.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        store: BlockStore,
-        options: AttachOptions,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, model: Any, store: BlockStore, options: AttachOptions, clock: Clock | None = None) -> None:
         self.counters = Counters()
         self.last = LastRequest()
         self.refusal: str | None = None
@@ -143,11 +137,7 @@ class Attachment:
             return Refusal(self.refusal or "the model was not looked at")
         try:
             arguments = _by_name(self._original, args, kwargs)
-            request = read_request(
-                arguments,
-                getattr(self._model, "generation_config", None),
-                training=self._model.training,
-            )
+            request = read_request(arguments, getattr(self._model, "generation_config", None), training=self._model.training)
             if isinstance(request, Refusal):
                 return request
             if self._watch.changed():
@@ -170,14 +160,7 @@ class Attachment:
             self.counters.failures += 1
             return 0
 
-    def _account(
-        self,
-        request: Request,
-        restored: Restored,
-        saved: int,
-        restore_s: float,
-        save_s: float,
-    ) -> None:
+    def _account(self, request: Request, restored: Restored, saved: int, restore_s: float, save_s: float) -> None:
         prompt_tokens = sum(len(row.token_ids) for row in request.rows)
         self.counters.prompt_tokens += prompt_tokens
         self.counters.restored_tokens += restored.num_tokens
@@ -188,27 +171,16 @@ class Attachment:
         assert self._geometry is not None
         layout = self._geometry.layout(self._options.block_tokens)
         identity = identity_of(self._model, self._options.tenant, self._options.salt, layout.dtype)
-        prefix = PrefixCache(
-            self._store,
-            identity,
-            layout,
-            timeout_s=self._options.timeout_s,
-            counters=self.counters.prefix,
-        )
+        prefix = PrefixCache(self._store, identity, layout, timeout_s=self._options.timeout_s, counters=self.counters.prefix)
         self._restorer = Restorer(self._geometry, prefix, self._workspace)
         self._recorder = Recorder(self._geometry, prefix)
         self._watch = WeightsWatch(self._model)
 
     def _prefault(self) -> None:
         assert self._geometry is not None
-        if all(layer.device.type == "cpu" for layer in self._geometry.layers):
-            limit = getattr(
-                self._model.config.get_text_config(decoder=True),
-                "max_position_embeddings",
-                PREFAULT_TOKENS,
-            )
-            token_bytes = self._geometry.layout(1).block_bytes
-            self._workspace.prefault(token_bytes * min(int(limit or PREFAULT_TOKENS), PREFAULT_TOKENS))
+        limit = getattr(self._model.config.get_text_config(decoder=True), "max_position_embeddings", None) or PREFAULT_TOKENS
+        token_bytes = self._geometry.layout(1).block_bytes
+        self._workspace.prefault(token_bytes * min(int(limit), PREFAULT_TOKENS))
 
     def _warn(self, reason: str) -> None:
         if reason not in self._warned:

@@ -131,16 +131,7 @@ def _read(cache: DynamicCache) -> Geometry:
         window = layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None
         if window is not None and window < 2:
             raise UnsupportedModelError(f"layer {layer_idx} has a window of {window} token")
-        layers.append(
-            LayerGeometry(
-                layer_idx,
-                keys.shape[1],
-                keys.shape[-1],
-                values.shape[-1],
-                window,
-                keys.device,
-            )
-        )
+        layers.append(LayerGeometry(layer_idx, keys.shape[1], keys.shape[-1], values.shape[-1], window, keys.device))
         dtypes |= {keys.dtype, values.dtype}
     if not layers:
         raise UnsupportedModelError("it keeps no keys and values in a DynamicCache (linear attention or state space model)")

@@ -32,11 +32,7 @@ class RestoredLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __ini
         self.is_initialized = True
 
     def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        *args: Any,
-        **kwargs: Any,
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends (batch, kv_heads, new_tokens, head_dim) and returns the whole."""
         if self._rooms is not None and self.keys is not None and self._fits(key_states, value_states):
@@ -74,11 +70,7 @@ class RecordingSlidingLayer(DynamicSlidingWindowLayer):  # type: ignore[no-untyp
         self.recorded_from = num_tokens
 
     def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        *args: Any,
-        **kwargs: Any,
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends (batch, kv_heads, new_tokens, head_dim) and returns what the window sees."""
         if self._recorded is not None:

@@ -27,13 +27,7 @@ class Recorder:
         self._geometry = geometry
         self._prefix = prefix
 
-    def save(
-        self,
-        request: Request,
-        restored: Restored,
-        cache: DynamicCache,
-        sequences: torch.Tensor,
-    ) -> int:
+    def save(self, request: Request, restored: Restored, cache: DynamicCache, sequences: torch.Tensor) -> int:
         """Saves every full block of prompt and answer that was not resident; returns how many.
 
         sequences — (rows, columns) token ids as generate returned them; cache — after the call, only read, its recording ends.
@@ -50,12 +44,7 @@ class Recorder:
         return saved
 
     def _save_row(
-        self,
-        parts: Sequence[tuple[int, torch.Tensor]],
-        row_idx: int,
-        row: Row,
-        start_block: int,
-        token_ids: npt.NDArray[np.int64],
+        self, parts: Sequence[tuple[int, torch.Tensor]], row_idx: int, row: Row, start_block: int, token_ids: npt.NDArray[np.int64]
     ) -> int:
         block_tokens = self._prefix.layout.block_tokens
         num_blocks = len(token_ids) // block_tokens

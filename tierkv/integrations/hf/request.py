@@ -127,10 +127,7 @@ def _mode_refusal(settings: _Settings) -> str | None:
         return f"cache_implementation={settings.get('cache_implementation')!r} is not the dynamic cache"
     if int(settings.get("num_beams") or 1) > 1:
         return "beam search reorders the cache"
-    return next(
-        (f"{mode} is not supported" for name, mode in _REFUSED_MODES.items() if settings.get(name)),
-        None,
-    )
+    return next((f"{mode} is not supported" for name, mode in _REFUSED_MODES.items() if settings.get(name)), None)
 
 
 def _argument_refusal(given: Mapping[str, Any]) -> str | None:
@@ -152,10 +149,7 @@ def _paddings(token_ids: torch.Tensor, mask: Any, settings: _Settings) -> list[i
     if num_rows == 0 or num_columns == 0:
         return Refusal("the prompt is empty")
     if mask is None:
-        pad, eos = (
-            _single_id(settings.get("pad_token_id")),
-            settings.get("eos_token_id"),
-        )
+        pad, eos = (_single_id(settings.get("pad_token_id")), settings.get("eos_token_id"))
         ends = eos if isinstance(eos, list | tuple) else [eos]
         if pad is not None and pad not in ends and bool((token_ids == pad).any()):
             return Refusal("the prompt holds padding and no attention_mask was passed")

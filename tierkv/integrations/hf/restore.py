@@ -10,7 +10,7 @@ C is the smallest p_r + k_r over the rows, k_r being the tokens restorable for r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from tierkv.integrations.prefix import LoadedPrefix, PrefixCache
 from tierkv.model.outcomes import TierName
 
 # Tensors without a numpy dtype (bfloat16, float8) are copied as integers of the same width.
-_BITS = {
+_BITS: dict[int, tuple[torch.dtype, type[np.generic]]] = {
     1: (torch.uint8, np.uint8),
     2: (torch.int16, np.int16),
     4: (torch.int32, np.int32),
@@ -63,15 +63,12 @@ class Restorer:
             prefixes = self._load(request, leases)
             columns = _common_columns(request, [self._tokens(prefix) for prefix in prefixes])
             if columns > 0:
-                rooms = _Rooms(self._geometry, self._workspace, len(request.rows), columns, request)
+                rooms = _Rooms(self._geometry, self._workspace, columns, request)
                 # Rows of a returned sequence count share a prefix: its blocks are read once for all of them.
                 for prefix in {id(p): p for p in prefixes if p is not None}.values():
                     rows = [idx for idx, own in enumerate(prefixes) if own is prefix]
                     self._copy(prefix, request, rooms, rows)
-                columns = self._believed(
-                    rooms,
-                    _common_columns(request, [self._tokens(prefix) for prefix in prefixes]),
-                )
+                columns = self._believed(rooms, _common_columns(request, [self._tokens(prefix) for prefix in prefixes]))
                 if all(prefix.is_valid() for prefix in prefixes if prefix is not None) and columns > 0:
                     _dress(cache, self._geometry, rooms, columns)
                     return _summary(request, prefixes, columns, self._prefix.layout.block_tokens)
@@ -104,39 +101,28 @@ class Restorer:
 
 
 class _Rooms:
-    """Memory for the restored part of a cache and for the tokens that follow: K and V of each layer, in one allocation per device.
+    """Memory for the restored part of a cache and for the tokens that follow: K and V of each layer, in one allocation.
 
+    It is filled on the host and moved as a whole when the model lies elsewhere, because thousands of small transfers cost more.
     A sliding layer gets only the columns that its window still sees: [first, columns) with first = columns - (window - 1).
     """
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        workspace: Workspace,
-        num_rows: int,
-        columns: int,
-        request: Request,
-    ) -> None:
-        self._geometry = geometry
+    def __init__(self, geometry: Geometry, workspace: Workspace, columns: int, request: Request) -> None:
         self.columns = columns
+        self._geometry = geometry
         self._firsts = [_first_column(layer, columns) for layer, _ in _parts(geometry)]
         capacity = request.num_columns + request.room_tokens
-        shapes = [_room_shape(layer, width, num_rows, columns, capacity) for layer, width in _parts(geometry)]
-        sizes = [int(np.prod(shape)) for shape in shapes]
-        flats = self._allocate(sizes, workspace)
-        self.tensors = [flat.view(shape) for flat, shape in zip(flats, shapes, strict=True)]
-        for row, own in enumerate(request.rows):
-            for tensor, first in zip(self.tensors, self._firsts, strict=True):
-                tensor[row, :, : max(min(own.padding, columns) - first, 0)].zero_()
-        self._host = all(tensor.device.type == "cpu" for tensor in self.tensors)
+        self._shapes = [_room_shape(layer, width, len(request.rows), columns, capacity) for layer, width in _parts(geometry)]
+        self._sizes = [math.prod(shape) for shape in self._shapes]
+        self._whole = workspace.take(sum(self._sizes), geometry.dtype)
         torch_bits, self._bits = _BITS[geometry.dtype.itemsize]
-        self._targets: list[npt.NDArray[np.generic]] = []
+        self._targets = [tensor.view(torch_bits).numpy() for tensor in self._split(self._whole)]
         self._dense: npt.NDArray[np.generic] | None = None
-        if self._host:
-            self._targets = [tensor.view(torch_bits).numpy() for tensor in self.tensors]
-            if geometry.is_dense:
-                shape = (len(geometry.layers), 2, *shapes[0])
-                self._dense = self._whole.view(torch_bits).numpy()[: sum(sizes)].reshape(shape)
+        if geometry.is_dense:
+            self._dense = self._whole.view(torch_bits).numpy().reshape(len(geometry.layers), 2, *self._shapes[0])
+        for row, own in enumerate(request.rows):
+            for target, first in zip(self._targets, self._firsts, strict=True):
+                target[row, :, : max(min(own.padding, columns) - first, 0)] = 0
 
     def put(self, row: int, first_column: int, block: memoryview, block_tokens: int) -> None:
         """Copies the tokens of a block to columns [first_column, first_column + block_tokens) of a row, cut off at the common end."""
@@ -149,39 +135,24 @@ class _Rooms:
             blocked = source.reshape(layers, kinds, heads, block_tokens, width)
             self._dense[:, :, row, :, first_column:last_column] = blocked[:, :, :, : last_column - first_column]
             return
-        for idx, part in enumerate(self._split(source, block_tokens)):
-            first = self._firsts[idx]
+        offset = 0
+        for target, first, shape in zip(self._targets, self._firsts, self._geometry.part_shapes(block_tokens), strict=True):
+            size = math.prod(shape)
+            part = source[offset : offset + size].reshape(shape)
+            offset += size
             start = max(first_column, first)
             if start < last_column:
-                self._put_part(
-                    idx,
-                    row,
-                    start - first,
-                    part[:, start - first_column : last_column - first_column],
-                )
+                target[row, :, start - first : last_column - first] = part[:, start - first_column : last_column - first_column]
 
-    def _put_part(self, idx: int, row: int, start: int, part: npt.NDArray[np.generic]) -> None:
-        if self._host:
-            self._targets[idx][row, :, start : start + part.shape[1]] = part
-        else:
-            # A copy of its own: the block's memory is read-only, which torch cannot express.
-            staged = torch.from_numpy(np.array(part)).view(self._geometry.dtype)
-            self.tensors[idx][row, :, start : start + part.shape[1]].copy_(staged)
-
-    def _split(self, source: npt.NDArray[np.generic], block_tokens: int) -> Iterator[npt.NDArray[np.generic]]:
-        offset = 0
-        for shape in self._geometry.part_shapes(block_tokens):
-            size = shape[0] * shape[1] * shape[2]
-            yield source[offset : offset + size].reshape(shape)
-            offset += size
-
-    def _allocate(self, sizes: list[int], workspace: Workspace) -> list[torch.Tensor]:
-        dtype = self._geometry.dtype
+    def placed(self) -> list[torch.Tensor]:
+        """K and V of each layer, (rows, kv_heads, tokens, width), on the device of the layer."""
         devices = [layer.device for layer, _ in _parts(self._geometry)]
-        if all(device.type == "cpu" for device in devices):
-            self._whole = workspace.take(sum(sizes), dtype)
-            return list(torch.split(self._whole, sizes))
-        return [torch.empty(size, dtype=dtype, device=device) for size, device in zip(sizes, devices, strict=True)]
+        if len(set(devices)) == 1:
+            return self._split(self._whole.to(devices[0]))
+        return [tensor.to(device) for tensor, device in zip(self._split(self._whole), devices, strict=True)]
+
+    def _split(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        return [flat.view(shape) for flat, shape in zip(torch.split(whole, self._sizes), self._shapes, strict=True)]
 
 
 def new_cache(request: Request, config: Any) -> DynamicCache:
@@ -195,8 +166,9 @@ def new_cache(request: Request, config: Any) -> DynamicCache:
 
 
 def _dress(cache: DynamicCache, geometry: Geometry, rooms: _Rooms | None, columns: int) -> None:
+    placed = rooms.placed() if rooms is not None else []
     for position, layer in enumerate(geometry.layers):
-        keys, values = rooms.tensors[2 * position : 2 * position + 2] if rooms is not None else (None, None)
+        keys, values = placed[2 * position : 2 * position + 2] if placed else (None, None)
         present = cache.layers[layer.layer_idx]
         if isinstance(present, DynamicSlidingWindowLayer):
             recording = RecordingSlidingLayer(present.sliding_window)
@@ -229,12 +201,7 @@ def _common_columns(request: Request, tokens: list[int]) -> int:
     return columns if columns > min(row.padding for row in request.rows) else 0
 
 
-def _summary(
-    request: Request,
-    prefixes: list[LoadedPrefix | None],
-    columns: int,
-    block_tokens: int,
-) -> Restored:
+def _summary(request: Request, prefixes: list[LoadedPrefix | None], columns: int, block_tokens: int) -> Restored:
     used: set[TierName] = set()
     for row, prefix in zip(request.rows, prefixes, strict=True):
         tokens = max(columns - row.padding, 0)

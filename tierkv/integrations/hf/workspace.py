@@ -40,12 +40,7 @@ class Workspace:
         with self._lock:
             if self._map is None:
                 self._map = _new_map(size_bytes)
-                self._toucher = threading.Thread(
-                    target=self._touch,
-                    args=(self._map,),
-                    name="tierkv-prefault",
-                    daemon=True,
-                )
+                self._toucher = threading.Thread(target=self._touch, args=(self._map,), name="tierkv-prefault", daemon=True)
                 self._toucher.start()
 
     def take(self, elements: int, dtype: torch.dtype) -> torch.Tensor:

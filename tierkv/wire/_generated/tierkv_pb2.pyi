@@ -221,17 +221,7 @@ class AcquireRequest(_message.Message):
     keys: bytes
     def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
-class AcquireEvent(_message.Message):
-    __slots__ = ("granted", "ready", "ended")
-    GRANTED_FIELD_NUMBER: _ClassVar[int]
-    READY_FIELD_NUMBER: _ClassVar[int]
-    ENDED_FIELD_NUMBER: _ClassVar[int]
-    granted: AcquireGranted
-    ready: AcquireReady
-    ended: AcquireEnded
-    def __init__(self, granted: _Optional[_Union[AcquireGranted, _Mapping]] = ..., ready: _Optional[_Union[AcquireReady, _Mapping]] = ..., ended: _Optional[_Union[AcquireEnded, _Mapping]] = ...) -> None: ...
-
-class AcquireGranted(_message.Message):
+class AcquireReply(_message.Message):
     __slots__ = ("lease_id", "tiers", "miss", "offsets")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
@@ -243,7 +233,21 @@ class AcquireGranted(_message.Message):
     offsets: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, lease_id: _Optional[int] = ..., tiers: _Optional[_Iterable[_Union[Tier, str]]] = ..., miss: _Optional[_Union[MissReason, str]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class AcquireReady(_message.Message):
+class AwaitRequest(_message.Message):
+    __slots__ = ("lease_id",)
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    def __init__(self, lease_id: _Optional[int] = ...) -> None: ...
+
+class AwaitEvent(_message.Message):
+    __slots__ = ("ready", "ended")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ready: BlocksReady
+    ended: LeaseEnded
+    def __init__(self, ready: _Optional[_Union[BlocksReady, _Mapping]] = ..., ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
+
+class BlocksReady(_message.Message):
     __slots__ = ("start_idx", "offsets")
     START_IDX_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
@@ -251,7 +255,7 @@ class AcquireReady(_message.Message):
     offsets: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, start_idx: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class AcquireEnded(_message.Message):
+class LeaseEnded(_message.Message):
     __slots__ = ("num_blocks", "miss")
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     MISS_FIELD_NUMBER: _ClassVar[int]

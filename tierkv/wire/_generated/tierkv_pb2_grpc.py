@@ -64,10 +64,15 @@ class TierKVStub:
                 request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AbortRequest.SerializeToString,
                 response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AbortReply.FromString,
                 _registered_method=True)
-        self.Acquire = channel.unary_stream(
+        self.Acquire = channel.unary_unary(
                 '/tierkv.v1.TierKV/Acquire',
                 request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireRequest.SerializeToString,
-                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireEvent.FromString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireReply.FromString,
+                _registered_method=True)
+        self.Await = channel.unary_stream(
+                '/tierkv.v1.TierKV/Await',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitEvent.FromString,
                 _registered_method=True)
         self.Release = channel.unary_unary(
                 '/tierkv.v1.TierKV/Release',
@@ -169,9 +174,16 @@ class TierKVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Acquire(self, request, context):
-        """Pins the longest resident prefix and promotes what is not in the arena. The first event is `granted` and covers the blocks
-        that are readable at once; then `ready` events follow in order as promotions finish. A promotion that fails ends the lease
-        there: the last event is then `ended` with the number of blocks held and the reason. Counts as one access per block.
+        """Pins the longest resident prefix and starts promoting what is not in the arena. The reply covers the leading blocks that are
+        readable at once; for the others, if there are any, call Await. Counts as one access per block.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Await(self, request, context):
+        """The blocks of a lease that were not readable when it was given: `ready` events in order, as promotions finish. A promotion that
+        fails ends the lease there: the last event is then `ended` with the number of blocks held and the reason. Once per lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -280,10 +292,15 @@ def add_TierKVServicer_to_server(servicer, server):
                     request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AbortRequest.FromString,
                     response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AbortReply.SerializeToString,
             ),
-            'Acquire': grpc.unary_stream_rpc_method_handler(
+            'Acquire': grpc.unary_unary_rpc_method_handler(
                     servicer.Acquire,
                     request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireRequest.FromString,
-                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireEvent.SerializeToString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireReply.SerializeToString,
+            ),
+            'Await': grpc.unary_stream_rpc_method_handler(
+                    servicer.Await,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitEvent.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
                     servicer.Release,
@@ -519,12 +536,39 @@ class TierKV:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
+        return grpc.experimental.unary_unary(
             request,
             target,
             '/tierkv.v1.TierKV/Acquire',
             tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireRequest.SerializeToString,
-            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireEvent.FromString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquireReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Await(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tierkv.v1.TierKV/Await',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitEvent.FromString,
             options,
             channel_credentials,
             insecure,
