@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 import os
 import threading
@@ -68,6 +69,9 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
     """Opens the tiers, takes in what survived, and starts the threads. Whatever fails, nothing stays open or locked."""
     folder = DataFolder.open(settings.data_folder)
     opened: list[DataFolder | HostTier | DiskTier] = [folder]
+    # A large index is half a million new objects and no garbage: collections in between would cost as much as the loading.
+    was_collecting = gc.isenabled()
+    gc.disable()
     try:
         arena_folder = settings.host.folder or default_arena_folder(settings.data_folder)
         host = HostTier(arena_folder, settings.host.memory_bytes, store_id=folder.store_id, checksum=checksum)
@@ -81,6 +85,9 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
         for part in reversed(opened):
             part.close()
         raise
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 def verify_folder(path: Path, progress: Progress) -> VerifyReport:

@@ -41,8 +41,8 @@ def bench_transport(
 
 def bench_disk(
     *,
-    num_bytes: Annotated[int, typer.Option("--bytes", min=1, help="Bytes to write and read.")] = 1 << 30,
-    block_bytes: BlockBytesOption = 1 << 20,
+    num_bytes: Annotated[int, typer.Option("--bytes", min=1, help="Bytes to write and read, in whole blocks.")] = 1 << 30,
+    block_bytes: BlockBytesOption = 1_572_864,
     rounds: RoundsOption = 3,
     folder: Annotated[
         Path | None,

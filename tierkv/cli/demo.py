@@ -39,8 +39,8 @@ def demo(
     block_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one block.")] = BLOCK_TOKENS,
     host_memory: Annotated[str, typer.Option(help="Memory of the daemon, e.g. 2GiB; larger models need more.")] = HOST_MEMORY,
     disk: Annotated[str, typer.Option(help="Disk space of the daemon.")] = DISK,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the private folder with data and logs behind.")] = False,  # noqa: FBT002 - an option
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,  # noqa: FBT002 - an option
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the private folder with data and logs behind.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
 ) -> None:
     """Answer a question about a long document, kill everything, and answer it again.
 

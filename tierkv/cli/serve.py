@@ -32,9 +32,8 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="TOML file with settings; flags override it.")] = None,
 ) -> None:
     """Keep blocks for the engines on this machine, until SIGTERM. Logs are JSON lines on standard error."""
-    from tierkvd.daemon import serve as run_daemon
-
     from tierkv.config import load
+    from tierkvd.daemon import serve as run_daemon
 
     flags: dict[str, object] = {
         "data": data,

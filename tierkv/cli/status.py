@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def status(
     address: Annotated[str | None, typer.Option(help="Run folder, or host:port. Default: the user's run folder.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="The run folder; the same as --address with a folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show tiers, fill, hits and misses, sessions and leases of a running daemon."""
     from tierkv.cli.output import print_json, result_console

@@ -24,7 +24,7 @@ def verify(
     data: Annotated[Path | None, typer.Option(help="Data folder to read; needs that no daemon serves it.")] = None,
     address: Annotated[str | None, typer.Option(help="Run folder of the daemon, or host:port. Default: the user's.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="The run folder; the same as --address with a folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check every frame's checksum. Exit code 3 when something is damaged; nothing is changed."""
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn

@@ -68,6 +68,7 @@ class Engine:
         token_ids = sequence[prompt.shape[1] :].tolist()
         return Answer(
             ttft_ms=round(ttft_ms, 3),
+            restore_ms=round(last.restore_s * 1e3, 3),
             prompt_tokens=prompt.shape[1],
             restored_tokens=last.restored_tokens,
             tier=last.tier.value if last.tier is not None else None,

@@ -45,10 +45,11 @@ class StoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One answer. identical — token for token that of the cold run; faster — time to first token of the cold run over this one's."""
+    """One answer. restore_ms — part of ttft_ms that went into the restore; identical — token for token that of the cold run; faster — time to first token of the cold run over this one's."""
 
     name: str
     ttft_ms: float
+    restore_ms: float
     restored_tokens: int
     tier: str | None
     identical: bool
@@ -135,6 +136,7 @@ class _Teller:
             Run(
                 name=name,
                 ttft_ms=answer.ttft_ms,
+                restore_ms=answer.restore_ms,
                 restored_tokens=answer.restored_tokens,
                 tier=answer.tier,
                 identical=answer.token_ids == cold.token_ids,

@@ -116,8 +116,7 @@ def decode_hello(body: bytes) -> Hello:
 
 def decode_welcome(body: bytes) -> Welcome:
     """Raises DataError for a malformed body or a socket name that leaves its folder."""
-    fields, texts = _fixed(_WELCOME, body)
-    arena, prefaulted, secret, descriptors, version_length, name_length = fields
+    (arena, prefaulted, secret, descriptors, version_length, name_length), texts = _fixed(_WELCOME, body)
     version, name = _texts(texts, version_length, name_length)
     if not name or "/" in name or "\0" in name or name in {".", ".."}:
         raise DataError("the daemon named a socket outside its folder", name=name)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tierkv_bench.harness import Timing, patterned, run_interleaved, speed_gbps, speed_ratio, warm_buffers
 
 

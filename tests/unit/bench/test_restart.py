@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tierkv_bench import restart
 
 from tierkv.errors import InvalidRequestError
+from tierkv_bench import restart
 
 SMAPS = """\
 55e0a0000000-55e0a0200000 r-xp 00001000 08:01 1311 /usr/bin/python3.11

@@ -4,9 +4,9 @@ import os
 import threading
 
 import pytest
-from tierkv_bench import stores
 
 from tierkv.errors import UnavailableError
+from tierkv_bench import stores
 
 
 def test_a_full_arena_is_warm_at_once(tmp_path):

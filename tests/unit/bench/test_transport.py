@@ -3,10 +3,10 @@
 import dataclasses
 
 import pytest
-from tierkv_bench import transport
 
 from tierkv.errors import InternalError
 from tierkv.testing.fake_store import FakeBackend, FakeBlockStore
+from tierkv_bench import transport
 
 
 def measure(store):

@@ -12,6 +12,7 @@ from tierkv.errors import UnavailableError
 
 ANSWER: dict[str, Any] = {
     "ttft_ms": 1.5,
+    "restore_ms": 0.5,
     "prompt_tokens": 9,
     "restored_tokens": 8,
     "tier": "host",

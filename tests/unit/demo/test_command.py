@@ -14,8 +14,8 @@ from tierkv.demo import story
 from tierkv.demo.story import Run, Story
 
 RUNS = (
-    Run("cold", 4000.0, 0, None, identical=True, faster=1.0),
-    Run("same_process", 100.0, 2000, "host", identical=True, faster=40.0),
+    Run("cold", 4000.0, 3.0, 0, None, identical=True, faster=1.0),
+    Run("same_process", 100.0, 15.0, 2000, "host", identical=True, faster=40.0),
 )
 TOLD = Story("tiny", 2106, 24, 16, "q?", "a.", RUNS, passed=True, folder=None)
 
@@ -50,6 +50,7 @@ def test_json_has_the_fields_of_the_contract_alone_on_standard_output(run_demo, 
     assert result["runs"][0] == {
         "name": "cold",
         "ttft_ms": 4000.0,
+        "restore_ms": 3.0,
         "restored_tokens": 0,
         "tier": None,
         "identical": True,
