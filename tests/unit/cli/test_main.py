@@ -33,7 +33,7 @@ def test_help_lists_the_commands():
     ("arguments", "named"),
     [
         (["bench", "transport", "--blocks", "many"], "--blocks"),
-        (["bench", "disk", "--bytes", "1000"], "bytes='1000'"),
+        (["bench", "disk", "--block-bytes", "1000"], "block_bytes='1000'"),
         (["bench", "restart", "--blocks", "1"], "blocks='1'"),
         (["no-such-command"], "no-such-command"),
     ],
