@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from typer.testing import CliRunner
 
 from tierkv.cli.main import app
@@ -43,12 +42,3 @@ def test_restart():
     assert all(printed[field] > 0 for field in RESTART_FIELDS)
     # Interpreter and libraries take more than this; less would mean that the arena was taken for the rest.
     assert printed["rss_beside_arena_bytes"] > 10 << 20
-
-
-@pytest.mark.parametrize("options", [("disk", "--block-bytes", "1000"), ("restart", "--blocks", "1")])
-def test_sizes_that_cannot_be_measured_are_the_callers_mistake(options, capsys, monkeypatch):
-    from tierkv.cli.output import ExitCode, run_command
-
-    monkeypatch.setattr("sys.argv", ["tierkv", "bench", *options])
-    assert run_command(app) == ExitCode.CALLER_MISTAKE
-    assert "block" in capsys.readouterr().err
