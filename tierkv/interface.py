@@ -1,7 +1,7 @@
 """`BlockStore`: the one interface of the embedded store (`tierkv.open_store`) and of the daemon's client (`tierkv.connect`).
 
-Integrations and engines are written against this and cannot tell which of the two they hold. `AsyncBlockStore` in
-`tierkv.client.aio` has the same verbs as coroutines.
+Integrations and engines are written against this and cannot tell which of the two they hold. `AsyncClient` in
+`tierkv.client.aio` has the same verbs as coroutines, over either.
 
 Stations of a save: `reserve` → fill the buffers → `commit` (or `abort`). Of a load: `lookup` → `acquire` → read in place → `release`.
 Every verb takes many keys, head of the sequence first, of one namespace.

@@ -31,7 +31,6 @@ class Breaker:
         self._lock = threading.Lock()
         self._failures = 0
         self._open_until_s: float | None = None
-        self._is_trying = False
 
     @property
     def is_open(self) -> bool:
@@ -44,27 +43,26 @@ class Breaker:
         with self._lock:
             if self._refuses():
                 raise UnavailableError("the daemon did not answer lately and is not asked again yet", failures=self._failures)
-            self._is_trying = self._open_until_s is not None
+            if self._open_until_s is not None:  # this caller tries; the others wait for what becomes of it, or for another pause
+                self._open_until_s = self._clock.monotonic_s() + self._pause_s()
 
     def succeeded(self) -> None:
         """A call was answered, whatever the answer."""
         with self._lock:
             self._failures = 0
             self._open_until_s = None
-            self._is_trying = False
 
     def failed(self) -> None:
         """A call was not answered."""
         with self._lock:
             self._failures += 1
-            self._is_trying = False
-            over = self._failures - self._settings.threshold
-            if over >= 0:
-                pause_s = min(self._settings.first_pause_s * 2.0 ** min(over, 16), self._settings.longest_pause_s)
-                jitter = 1 - self._clock.random_bytes(1)[0] / 512
-                self._open_until_s = self._clock.monotonic_s() + pause_s * jitter
+            if self._failures >= self._settings.threshold:
+                self._open_until_s = self._clock.monotonic_s() + self._pause_s()
 
     def _refuses(self) -> bool:
-        if self._open_until_s is None:
-            return False
-        return self._is_trying or self._clock.monotonic_s() < self._open_until_s
+        return self._open_until_s is not None and self._clock.monotonic_s() < self._open_until_s
+
+    def _pause_s(self) -> float:
+        over = min(max(0, self._failures - self._settings.threshold), 16)
+        pause_s = min(self._settings.first_pause_s * 2.0**over, self._settings.longest_pause_s)
+        return pause_s * (1 - self._clock.random_bytes(1)[0] / 512)

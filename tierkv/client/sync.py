@@ -8,31 +8,30 @@ to again by the next call after it came back.
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import grpc
 
 from tierkv.client import verbs
 from tierkv.client.address import Address, parse_address
-from tierkv.client.breaker import Breaker
+from tierkv.client.attachment import Attachment
+from tierkv.client.lease import Arrivals, ClientLease
 from tierkv.client.link import Link
 from tierkv.client.progress import ChunkAssembler, LeaseProgress, View
 from tierkv.client.scratch import put_requests, scratch_grants
 from tierkv.client.verbs import ClientReservation, Registration, own_reservation
 from tierkv.clock import Clock, SystemClock
 from tierkv.copying import check_buffers, copy_block
-from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, TierKVError, UnavailableError
-from tierkv.interface import Lease, ReadyRun, Reservation
+from tierkv.errors import ConflictError, InvalidRequestError
+from tierkv.interface import Lease, Reservation
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
-from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats, TierName
+from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
-from tierkv.wire.status import error_of_rpc
 
 DEFAULT_TIMEOUT_S = 5.0
 _RELEASE_TIMEOUT_S = 5.0
@@ -61,107 +60,14 @@ def connect(
     return client
 
 
-class Arrivals:
-    """What is still to come of a lease: one stream of the daemon's, opened when the first block is asked for. A break ends the lease.
-
-    take — one event to the run it completes, if any; end — called when the stream is over; on_break — told of a broken stream.
-    """
-
-    def __init__(
-        self,
-        open_stream: Callable[[], Any],
-        take: Callable[[Any], ReadyRun | None],
-        end: Callable[[], None],
-        on_break: Callable[[grpc.RpcError], None],
-    ) -> None:
-        self._open_stream = open_stream
-        self._take = take
-        self._end = end
-        self._on_break = on_break
-        self._stream: Any = None
-
-    def runs(self) -> Iterator[ReadyRun]:
-        try:
-            if self._stream is None:
-                self._stream = self._open_stream()
-            for event in self._stream:
-                run = self._take(event)
-                if run is not None:
-                    yield run
-        except grpc.RpcError as error:
-            self._on_break(error)
-        self._end()
-
-    def cancel(self) -> None:
-        if self._stream is not None:
-            self._stream.cancel()
-
-
-class ClientLease:
-    """A lease of a daemon's blocks: those that were readable at once, and those that arrive."""
-
-    def __init__(self, link: Link, progress: LeaseProgress, arrivals: Arrivals, *, expires_at_s: float, clock: Clock) -> None:
-        self.link = link
-        self.progress = progress
-        self.is_released = False
-        self._first = ReadyRun(0, tuple(progress.blocks))
-        self._arrivals = arrivals
-        self._expires_at_s = expires_at_s
-        self._clock = clock
-
-    @property
-    def num_blocks(self) -> int:
-        return self.progress.num_blocks
-
-    @property
-    def tiers(self) -> tuple[TierName, ...]:
-        return self.progress.tiers
-
-    @property
-    def miss(self) -> MissReason | None:
-        return self.progress.miss
-
-    @property
-    def is_valid(self) -> bool:
-        return not self.is_released and self.link.is_alive and self._clock.monotonic_s() < self._expires_at_s
-
-    def runs(self) -> Iterator[ReadyRun]:
-        if self._first.blocks:
-            yield self._first
-        if not self.progress.is_complete:
-            yield from self._arrivals.runs()
-
-    def blocks(self) -> tuple[memoryview, ...]:
-        if not self.progress.is_complete:
-            for _ in self._arrivals.runs():
-                pass
-        return tuple(self.progress.blocks[: self.progress.num_blocks])
-
-    def stop_reading(self) -> None:
-        """No more blocks are wanted."""
-        if not self.progress.is_complete:
-            self._arrivals.cancel()
-
-
 class Client:
     """A `BlockStore` kept by a daemon. Safe to use from several threads; not across a fork."""
 
     def __init__(
         self, address: Address, *, timeout_s: float = DEFAULT_TIMEOUT_S, label: str = "", clock: Clock | None = None
     ) -> None:
-        self.counters: Counter[str] = Counter()
-        self._address = address
-        self._timeout_s = timeout_s
-        self._label = label
-        self._clock = clock or SystemClock()
-        self._breaker = Breaker(self._clock)
-        self._lock = threading.Lock()
-        self._link: Link | None = None
-        self._epoch = 0
-        self._known: dict[NamespaceId, Registration] = {}
+        self._attachment = Attachment(address, label=label, timeout_s=timeout_s, clock=clock or SystemClock())
         self._releasing: set[Any] = set()
-        self._pid = os.getpid()
-        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -172,104 +78,21 @@ class Client:
     @property
     def shares_memory(self) -> bool:
         """Whether blocks are read and written in place."""
-        return self._link is not None and self._link.arena is not None
+        return self._attachment.current is not None and self._attachment.current.arena is not None
 
-    # -- attachment ------------------------------------------------------------------------------------------------------
+    @property
+    def counters(self) -> Counter[str]:
+        """Calls, misses by reason, unavailable, reattached."""
+        return self._attachment.counters
 
     def attach(self, *, timeout_s: float | None = None) -> None:
         """Attaches now instead of with the first call."""
-        self._attached(self._deadline(timeout_s))
+        self._attachment.link(self._attachment.deadline(timeout_s))
 
     def wait_populated(self, timeout_s: float = 60.0) -> None:
         """Blocks until the map of the arena is warm; never needed, but good before a measurement."""
-        if self._link is not None:
-            self._link.wait_populated(timeout_s)
-
-    def _deadline(self, timeout_s: float | None) -> float:
-        return self._clock.monotonic_s() + (self._timeout_s if timeout_s is None else timeout_s)
-
-    def _left(self, deadline_s: float) -> float:
-        left_s = deadline_s - self._clock.monotonic_s()
-        if left_s <= 0:
-            raise UnavailableError("the deadline passed before the daemon was asked")
-        return left_s
-
-    def _attached(self, deadline_s: float) -> Link:
-        """The living link, or a new one. Raises UnavailableError at once while the breaker is open."""
-        if self._is_closed:
-            raise ClosedError("the client is closed")
-        if self._pid != os.getpid():
-            raise ClosedError("a client cannot be used after a fork; connect again in the child", opened_in=self._pid)
-        link = self._link
-        if link is not None and link.is_alive:
-            return link
-        self._breaker.before_call()
-        if not self._lock.acquire(timeout=self._left(deadline_s)):
-            raise UnavailableError("another thread is still attaching")
-        try:
-            return self._link if self._link is not None and self._link.is_alive else self._attach_anew(deadline_s)
-        except UnavailableError:
-            self.counters["unavailable"] += 1
-            self._breaker.failed()
-            raise
-        finally:
-            self._lock.release()
-
-    def _attach_anew(self, deadline_s: float) -> Link:
-        old, self._link = self._link, None
-        if old is not None:
-            old.close()
-            self.counters["reattached"] += 1
-        self._epoch += 1
-        link = Link(self._address, label=self._label, epoch=self._epoch, timeout_s=self._left(deadline_s))
-        try:
-            for known in self._known.values():
-                link.stub.Register(verbs.register_request(known), timeout=self._left(deadline_s), metadata=link.metadata)
-        except grpc.RpcError as error:
-            link.close()
-            raise error_of_rpc(error) from error
-        self._breaker.succeeded()
-        self._link = link
-        return link
-
-    def _guard(self, link: Link, call: Callable[[], T]) -> T:
-        """Runs a call on a link; translates its error and keeps the breaker informed."""
-        self.counters["calls"] += 1
-        try:
-            result = call()
-        except grpc.RpcError as error:
-            raise self._translated(link, error) from error
-        self._breaker.succeeded()
-        return result
-
-    def _translated(self, link: Link, rpc_error: grpc.RpcError) -> TierKVError:
-        error = error_of_rpc(rpc_error)
-        if isinstance(error, UnavailableError):
-            self.counters["unavailable"] += 1
-            self._breaker.failed()
-        else:
-            self._breaker.succeeded()
-        if isinstance(error, ClosedError):
-            link.mark_dead()
-        return error
-
-    def _with_link(self, deadline_s: float, use: Callable[[Link], T]) -> T:
-        """`use(link)`; once more on a new link where the daemon does not know the session (any more), under the same deadline."""
-        link = self._attached(deadline_s)
-        self._breaker.before_call()
-        try:
-            return use(link)
-        except ClosedError:
-            return use(self._attached(deadline_s))
-
-    def _call(self, name: str, request: object, timeout_s: float | None) -> Any:
-        """One unary call that needs nothing of an earlier session."""
-        deadline_s = self._deadline(timeout_s)
-        return self._with_link(deadline_s, lambda link: self._call_on(link, name, request, deadline_s))
-
-    def _call_on(self, link: Link, name: str, request: object, deadline_s: float) -> Any:
-        method = getattr(link.stub, name)
-        return self._guard(link, lambda: method(request, timeout=self._left(deadline_s), metadata=link.metadata))
+        if self._attachment.current is not None:
+            self._attachment.current.wait_populated(timeout_s)
 
     # -- verbs -----------------------------------------------------------------------------------------------------------
 
@@ -277,18 +100,18 @@ class Client:
         self, identity: Identity, layout: Layout, *, durability: Durability | None = None, timeout_s: float | None = None
     ) -> Namespace:
         known = Registration(identity, layout, durability)
-        namespace = verbs.namespace_of(known, self._call("Register", verbs.register_request(known), timeout_s))
-        self._known[namespace.namespace_id] = known
+        namespace = verbs.namespace_of(known, self._attachment.call("Register", verbs.register_request(known), timeout_s))
+        self._attachment.known[namespace.namespace_id] = known
         return namespace
 
     def _block_bytes(self, namespace_id: NamespaceId) -> int:
-        known = self._known.get(namespace_id)
+        known = self._attachment.known.get(namespace_id)
         if known is None:
             raise InvalidRequestError("this namespace is not registered; register its identity first", namespace=namespace_id)
         return known.layout.block_bytes
 
     def lookup(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> PrefixMatch:
-        return verbs.match_of(self._call("Lookup", verbs.lookup_request(namespace_id, keys), timeout_s))
+        return verbs.match_of(self._attachment.call("Lookup", verbs.lookup_request(namespace_id, keys), timeout_s))
 
     def reserve(
         self,
@@ -299,8 +122,10 @@ class Client:
         timeout_s: float | None = None,
     ) -> ClientReservation:
         block_bytes = self._block_bytes(namespace_id)
-        deadline_s = self._deadline(timeout_s)
-        return self._with_link(deadline_s, lambda link: self._reserve_on(link, namespace_id, keys, parent, block_bytes, deadline_s))
+        deadline_s = self._attachment.deadline(timeout_s)
+        return self._attachment.with_link(
+            deadline_s, lambda link: self._reserve_on(link, namespace_id, keys, parent, block_bytes, deadline_s)
+        )
 
     def _reserve_on(
         self,
@@ -312,10 +137,10 @@ class Client:
         deadline_s: float,
     ) -> ClientReservation:
         if link.arena is None:
-            reply = self._call_on(link, "Lookup", verbs.lookup_request(namespace_id, keys), deadline_s)
+            reply = self._attachment.call_on(link, "Lookup", verbs.lookup_request(namespace_id, keys), deadline_s)
             grants = scratch_grants(keys, num_present=len(reply.tiers), block_bytes=block_bytes)
             return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent)
-        reply = self._call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
+        reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
         view = link.arena.view
         grants = verbs.grants_of(keys, reply, lambda offset: view(offset, block_bytes))
         return ClientReservation(namespace_id, grants, reservation_id=reply.reservation_id, epoch=link.epoch, parent=parent)
@@ -332,14 +157,14 @@ class Client:
         chosen = own.choose(keys)
         if not chosen:
             return 0
-        deadline_s = self._deadline(timeout_s)
-        link = self._attached(deadline_s)
+        deadline_s = self._attachment.deadline(timeout_s)
+        link = self._attachment.link(deadline_s)
         if own.reservation_id == 0:
             return self._commit_scratch(link, own, chosen, durability, deadline_s)
         if link.epoch != own.epoch:
             own.close(chosen)
             raise ConflictError("the daemon was attached to again since; this reservation is gone, reserve again")
-        reply = self._call_on(link, "Commit", verbs.commit_request(own.reservation_id, chosen, durability), deadline_s)
+        reply = self._attachment.call_on(link, "Commit", verbs.commit_request(own.reservation_id, chosen, durability), deadline_s)
         own.close(chosen)
         return int(reply.committed)
 
@@ -363,7 +188,9 @@ class Client:
         deadline_s: float,
     ) -> tuple[ReserveOutcome, ...]:
         requests = put_requests(namespace_id, keys, sources, parent, durability)
-        reply = self._guard(link, lambda: link.stub.Put(requests, timeout=self._left(deadline_s), metadata=link.metadata))
+        reply = self._attachment.guard(
+            link, lambda: link.stub.Put(requests, timeout=self._attachment.left(deadline_s), metadata=link.metadata)
+        )
         return messages.outcomes_of(reply.outcomes)
 
     def abort(self, reservation: Reservation, keys: Sequence[BlockKey] | None = None, *, timeout_s: float | None = None) -> int:
@@ -372,16 +199,18 @@ class Client:
         own.close(chosen)
         if not chosen or own.reservation_id == 0:
             return len(chosen)
-        deadline_s = self._deadline(timeout_s)
-        link = self._attached(deadline_s)
+        deadline_s = self._attachment.deadline(timeout_s)
+        link = self._attachment.link(deadline_s)
         if link.epoch != own.epoch:  # its session is gone, and all it held with it
             return len(chosen)
-        return int(self._call_on(link, "Abort", verbs.abort_request(own.reservation_id, chosen), deadline_s).aborted)
+        return int(self._attachment.call_on(link, "Abort", verbs.abort_request(own.reservation_id, chosen), deadline_s).aborted)
 
     def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> ClientLease:
         block_bytes = self._block_bytes(namespace_id)
-        deadline_s = self._deadline(timeout_s)
-        return self._with_link(deadline_s, lambda link: self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s))
+        deadline_s = self._attachment.deadline(timeout_s)
+        return self._attachment.with_link(
+            deadline_s, lambda link: self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s)
+        )
 
     def _acquire_on(
         self, link: Link, namespace_id: NamespaceId, keys: Sequence[BlockKey], block_bytes: int, deadline_s: float
@@ -391,14 +220,14 @@ class Client:
             arrivals = self._open_get(link, progress, verbs.get_request(namespace_id, keys), deadline_s)
             expires_at_s = float("inf")  # the bytes are ours
         else:
-            expires_at_s = self._clock.monotonic_s() + link.lease_ttl_s
+            expires_at_s = self._attachment.clock.monotonic_s() + link.lease_ttl_s
             view = link.arena.view
             arrivals = self._acquire_in_arena(
                 link, progress, namespace_id, keys, deadline_s, lambda offset: view(offset, block_bytes).toreadonly()
             )
         if progress.miss is not None:
             self.counters[f"misses_{progress.miss}"] += len(keys) - progress.num_blocks
-        return ClientLease(link, progress, arrivals, expires_at_s=expires_at_s, clock=self._clock)
+        return ClientLease(link, progress, arrivals, expires_at_s=expires_at_s, clock=self._attachment.clock)
 
     def _acquire_in_arena(
         self,
@@ -409,12 +238,12 @@ class Client:
         deadline_s: float,
         view: View,
     ) -> Arrivals:
-        reply = self._call_on(link, "Acquire", verbs.acquire_request(namespace_id, keys), deadline_s)
+        reply = self._attachment.call_on(link, "Acquire", verbs.acquire_request(namespace_id, keys), deadline_s)
         progress.take_reply(reply, view)
         request = pb.AwaitRequest(lease_id=reply.lease_id)
 
         def open_stream() -> Any:
-            left_s = max(0.001, deadline_s - self._clock.monotonic_s())
+            left_s = max(0.001, deadline_s - self._attachment.clock.monotonic_s())
             return link.stub.Await(request, timeout=left_s, metadata=link.metadata)
 
         return Arrivals(
@@ -425,15 +254,17 @@ class Client:
         )
 
     def _open_get(self, link: Link, progress: LeaseProgress, request: pb.GetRequest, deadline_s: float) -> Arrivals:
-        stream = self._guard(link, lambda: link.stub.Get(request, timeout=self._left(deadline_s), metadata=link.metadata))
+        stream = self._attachment.guard(
+            link, lambda: link.stub.Get(request, timeout=self._attachment.left(deadline_s), metadata=link.metadata)
+        )
         chunks = ChunkAssembler(progress)
-        header = self._guard(link, lambda: next(stream))
+        header = self._attachment.guard(link, lambda: next(stream))
         chunks.take(header)
         return Arrivals(lambda: stream, chunks.take, chunks.end, lambda error: self._end_early(link, progress, error))
 
     def _end_early(self, link: Link, progress: LeaseProgress, rpc_error: grpc.RpcError) -> None:
         """The stream broke: what arrived is held, the rest is a miss."""
-        error = self._translated(link, rpc_error)
+        error = self._attachment.translated(link, rpc_error)
         is_late = getattr(rpc_error, "code", lambda: None)() is grpc.StatusCode.DEADLINE_EXCEEDED
         progress.ended(len(progress.blocks), MissReason.TIMEOUT if is_late else MissReason.UNAVAILABLE)
         self.counters[f"lease_cut_{type(error).__name__}"] += 1
@@ -446,7 +277,7 @@ class Client:
         lease.is_released = True
         lease.stop_reading()
         link, lease_id = lease.link, lease.progress.lease_id
-        if lease_id is None or not lease.progress.tiers or not link.is_alive or self._is_closed:
+        if lease_id is None or not lease.progress.tiers or not link.is_alive:
             return
         # Nobody waits for the answer: a lease that cannot be released expires.
         request = pb.ReleaseRequest(lease_ids=[lease_id])
@@ -460,7 +291,7 @@ class Client:
             self.counters["release_failures"] += 1
 
     def prefetch(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
-        return int(self._call("Prefetch", verbs.prefetch_request(namespace_id, keys), timeout_s).started)
+        return int(self._attachment.call("Prefetch", verbs.prefetch_request(namespace_id, keys), timeout_s).started)
 
     def put(
         self,
@@ -473,16 +304,16 @@ class Client:
         timeout_s: float | None = None,
     ) -> tuple[ReserveOutcome, ...]:
         check_buffers(list(sources), count=len(keys), block_bytes=self._block_bytes(namespace_id), is_written=False)
-        deadline_s = self._deadline(timeout_s)
-        link = self._attached(deadline_s)
+        deadline_s = self._attachment.deadline(timeout_s)
+        link = self._attachment.link(deadline_s)
         if link.arena is None:
             verbs.check_keys(keys)
             return self._stream_put(link, namespace_id, keys, sources, parent, durability, deadline_s)
-        reservation = self.reserve(namespace_id, keys, parent=parent, timeout_s=self._left(deadline_s))
+        reservation = self.reserve(namespace_id, keys, parent=parent, timeout_s=self._attachment.left(deadline_s))
         for grant, source in zip(reservation.grants, sources, strict=True):
             if grant.buffer is not None:
                 copy_block(grant.buffer, source)
-        self.commit(reservation, durability=durability, timeout_s=self._left(deadline_s))
+        self.commit(reservation, durability=durability, timeout_s=self._attachment.left(deadline_s))
         return tuple(grant.outcome for grant in reservation.grants)
 
     def get(
@@ -504,37 +335,30 @@ class Client:
             self.release(lease)
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
-        return int(self._call("Delete", verbs.delete_request(namespace_id, keys), timeout_s).deleted)
+        return int(self._attachment.call("Delete", verbs.delete_request(namespace_id, keys), timeout_s).deleted)
 
     def clear(self, namespace_id: NamespaceId, *, timeout_s: float | None = None) -> int:
-        return int(self._call("Clear", pb.ClearRequest(namespace_id=namespace_id), timeout_s).deleted)
+        return int(self._attachment.call("Clear", pb.ClearRequest(namespace_id=namespace_id), timeout_s).deleted)
 
     def stats(self, *, timeout_s: float | None = None) -> StoreStats:
-        return messages.stats_of(self._call("Stats", pb.StatsRequest(), timeout_s))
+        return messages.stats_of(self._attachment.call("Stats", pb.StatsRequest(), timeout_s))
 
     def flush(self, *, timeout_s: float | None = None) -> int:
-        return int(self._call("Flush", pb.FlushRequest(), timeout_s).written)
+        return int(self._attachment.call("Flush", pb.FlushRequest(), timeout_s).written)
 
     def drain(self, *, timeout_s: float | None = None) -> int:
         """The daemon takes nothing new from now on; returns when nothing is dirty: how many blocks were written."""
-        return int(self._call("Drain", pb.DrainRequest(), timeout_s).written)
+        return int(self._attachment.call("Drain", pb.DrainRequest(), timeout_s).written)
 
     def verify(self) -> Iterator[pb.VerifyEvent]:
         """The daemon reads and checks every frame; events of progress, the last one is `done`. Has no deadline."""
-        link = self._attached(self._deadline(None))
+        link = self._attachment.link(self._attachment.deadline(None))
         try:
             yield from link.stub.Verify(pb.VerifyRequest(), metadata=link.metadata)
         except grpc.RpcError as error:
-            raise self._translated(link, error) from error
+            raise self._attachment.translated(link, error) from error
 
     def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._pid != os.getpid():
-            return
-        for call in list(self._releasing):  # the daemon would take them back with the session; this is only tidier
+        for call in list(self._releasing):  # the daemon takes back with the session what they would have released
             call.cancel()
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        self._attachment.close()
