@@ -229,7 +229,7 @@ class FakeBlockStore:
     ) -> FakeReservation:
         self._enter(namespace_id, keys if parent is None else [parent, *keys])
         backend = self.backend
-        parents = dict(zip(keys, [parent, *keys[:-1]], strict=True))
+        parents = dict(zip(keys, [parent, *keys], strict=False))
         expires_at_s = backend.clock.monotonic_s() + backend.limits.reservation_ttl_s
         reservation = FakeReservation(namespace_id, parents, {}, expires_at_s)
         backend.reservations[reservation] = self
@@ -399,6 +399,8 @@ class FakeBlockStore:
             raise InvalidRequestError("too many keys in a call", num_keys=len(keys), limit=self.backend.limits.keys_per_call)
         for key in keys:
             block_key(key)
+        if len(set(keys)) != len(keys):
+            raise InvalidRequestError("a key stands twice in one call", num_keys=len(keys))
 
     def _prefix(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> list[BlockKey]:
         held: list[BlockKey] = []
