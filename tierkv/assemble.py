@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import hashlib
 import os
 import threading
@@ -36,6 +35,7 @@ from tierkv.tiers.disk import DataFolder, DiskTier
 from tierkv.tiers.disk.index import DiskIndex
 from tierkv.tiers.disk.io import SegmentIO
 from tierkv.tiers.host import HostTier
+from tierkv.tiers.records import collector_paused
 from tierkv.tiers.transform import TransformTier
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -69,9 +69,6 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
     """Opens the tiers, takes in what survived, and starts the threads. Whatever fails, nothing stays open or locked."""
     folder = DataFolder.open(settings.data_folder)
     opened: list[DataFolder | HostTier | DiskTier] = [folder]
-    # A large index is half a million new objects and no garbage: collections in between would cost as much as the loading.
-    was_collecting = gc.isenabled()
-    gc.disable()
     try:
         arena_folder = settings.host.folder or default_arena_folder(settings.data_folder)
         host = HostTier(arena_folder, settings.host.memory_bytes, store_id=folder.store_id, checksum=checksum)
@@ -85,9 +82,6 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
         for part in reversed(opened):
             part.close()
         raise
-    finally:
-        if was_collecting:
-            gc.enable()
 
 
 def verify_folder(path: Path, progress: Progress) -> VerifyReport:
@@ -135,7 +129,8 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         is_disk_writable=lambda: mover.writer is not None and mover.writer.is_writable,
     )
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
-    recover(residency)
+    with collector_paused():
+        recover(residency)
     prefaulting = _Prefault(host) if settings.host.prefault else None
 
     def close_parts(discard_arena: bool) -> None:

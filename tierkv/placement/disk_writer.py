@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from tierkv.clock import Clock
-from tierkv.errors import InternalError
+from tierkv.errors import InternalError, TierKVError
 from tierkv.index.entry import BlockEntry
 from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockState
@@ -121,9 +121,7 @@ class DiskWriter:
             victims, admitted = self._admit(batch)
         if not batch:
             return False
-        if victims:
-            self._disk.delete(victims)
-        outcomes = self._put_making_room(admitted)
+        outcomes = self._put_making_room(admitted) if self._make_room(victims) else [PutOutcome.NO_SPACE] * len(admitted)
         stored = {id(entry) for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE}
         with self._lock:
             orphans = [entry.key for entry in admitted if id(entry) in stored and not self._books.index.is_current(entry)]
@@ -133,8 +131,7 @@ class DiskWriter:
                 else:
                     entry.is_on_disk = True
             reports = [(report, entry.is_on_disk) for entry in batch for report in self._finish(entry)]
-        if orphans:  # deleted while they were written: they must not come back
-            self._disk.delete(orphans)
+        self._make_room(orphans)  # deleted while they were written: they must not come back
         for report, is_on_disk in reports:
             report(is_on_disk)
         return True
@@ -202,13 +199,25 @@ class DiskWriter:
                 break
             with self._lock:
                 victims = self._books.plan_spare_disk_room([entries[idx] for idx in lacking], spare_blocks)
-            if not victims:
+            if not victims or not self._make_room(victims):
                 break
-            self._disk.delete(victims)
             for idx, outcome in zip(lacking, self._put([entries[idx] for idx in lacking]), strict=True):
                 outcomes[idx] = outcome
         self._note_health(outcomes)
         return outcomes
+
+    def _make_room(self, keys: Sequence[BlockKey]) -> bool:
+        """Forgets keys on disk. False when the index refuses: nothing may then be written in their place."""
+        if not keys:
+            return True
+        try:
+            self._disk.delete(keys)
+        except TierKVError as error:
+            _log.warning("the disk does not forget %d blocks: %s", len(keys), error)
+            self._failed_at_s = self._clock.monotonic_s()
+            self.failure = f"the disk index refuses changes ({error}); RAM keeps serving"
+            return False
+        return True
 
     def _put(self, entries: list[BlockEntry]) -> list[PutOutcome]:
         if not entries:

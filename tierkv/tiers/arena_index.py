@@ -18,7 +18,7 @@ from tierkv.errors import DataError
 from tierkv.model.outcomes import Extent
 from tierkv.tiers.environment import open_environment
 from tierkv.tiers.extents import ALIGNMENT_BYTES, round_up
-from tierkv.tiers.records import Placed, RecordReader, pack_record, resolve_overlaps
+from tierkv.tiers.records import Placed, RecordReader, collector_paused, pack_record, resolve_overlaps
 
 ARENA_INDEX_VERSION = 1
 _FOLDER = "index"
@@ -50,7 +50,8 @@ class ArenaIndex:
         except (DataError, lmdb.Error) as error:
             reason = str(error)
         if reason is not None:
-            _log.warning("the arena index starts empty: %s", reason)
+            if reason:
+                _log.warning("the arena index starts empty: %s", reason)
             self._start_anew()
 
     def _open(self) -> None:
@@ -63,10 +64,11 @@ class ArenaIndex:
         return self._env
 
     def _mismatch(self) -> str | None:
+        """Why it cannot be used: None when it can, empty when it is new."""
         with self._environment().begin(db=self._meta_db) as txn:
             found = {bytes(name): bytes(value) for name, value in txn.cursor()}
         if not found:
-            return "there was none"
+            return ""
         wrong = sorted(name.decode() for name in self._meta if found.get(name) != self._meta[name])
         return f"another {', '.join(wrong)}" if wrong else None
 
@@ -80,6 +82,10 @@ class ArenaIndex:
 
     def load(self, fits: Callable[[Extent], bool]) -> list[Placed]:
         """Every record whose place `fits` and that no later one claims, oldest generation first; the others are forgotten."""
+        with collector_paused():
+            return self._load(fits)
+
+    def _load(self, fits: Callable[[Extent], bool]) -> list[Placed]:
         try:
             placed, unreadable = self._read_all()
         except lmdb.Error as error:

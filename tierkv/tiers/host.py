@@ -22,7 +22,7 @@ from tierkv.tiers.arena_index import ArenaIndex
 from tierkv.tiers.base import Buffer, GetOutcome, PutOutcome
 from tierkv.tiers.extents import round_up
 from tierkv.tiers.lock import FolderLock
-from tierkv.tiers.records import Placed
+from tierkv.tiers.records import Placed, collector_paused
 
 
 class HostTier:
@@ -49,10 +49,11 @@ class HostTier:
             opened.callback(self._index.close)
             if self._arena.is_new:
                 self._index.clear()
-            recovered = self._index.load(self._arena.fits)
-            self._arena.claim([extent for _, extent in recovered])
+            with collector_paused():
+                recovered = self._index.load(self._arena.fits)
+                self._arena.claim([extent for _, extent in recovered])
+                self._table: dict[BlockKey, Placed] = {placed[0].key: placed for placed in recovered}
             opened.pop_all()
-        self._table: dict[BlockKey, Placed] = {record.key: (record, extent) for record, extent in recovered}
         self.capacity_bytes = self._arena.size_bytes
 
     @property

@@ -19,7 +19,7 @@ from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import Extent
 from tierkv.tiers.environment import open_environment
 from tierkv.tiers.extents import ALIGNMENT_BYTES
-from tierkv.tiers.records import RECORD_BYTES, Placed, RecordReader, pack_record, unpack_place
+from tierkv.tiers.records import RECORD_BYTES, Placed, RecordReader, collector_paused, pack_record, unpack_place
 
 DISK_INDEX_VERSION = 1
 _MIN_MAP_BYTES = 64 << 20
@@ -129,7 +129,7 @@ class DiskIndex:
 
     def all(self) -> list[Placed]:
         """Every record, oldest generation first. About 3 µs each."""
-        with self._env.begin(db=self._blocks) as txn:
+        with collector_paused(), self._env.begin(db=self._blocks) as txn:
             placed = [item for key, value in txn.cursor() if (item := self._unpack(bytes(key), bytes(value))) is not None]
         placed.sort(key=lambda item: item[0].generation)
         return placed

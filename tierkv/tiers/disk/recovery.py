@@ -5,7 +5,7 @@ from __future__ import annotations
 from tierkv.model.keys import BlockKey
 from tierkv.tiers.disk.index import DiskIndex
 from tierkv.tiers.extents import ExtentAllocator
-from tierkv.tiers.records import resolve_overlaps
+from tierkv.tiers.records import collector_paused, resolve_overlaps
 
 
 def claim_recorded(index: DiskIndex, allocator: ExtentAllocator) -> None:
@@ -13,6 +13,11 @@ def claim_recorded(index: DiskIndex, allocator: ExtentAllocator) -> None:
 
     Cost: about 2 µs a record. May raise `lmdb.Error` where something must be forgotten and cannot.
     """
+    with collector_paused():
+        _claim_recorded(index, allocator)
+
+
+def _claim_recorded(index: DiskIndex, allocator: ExtentAllocator) -> None:
     held = index.places()
     isolated = {BlockKey(b"quarantine %d" % item.number): item for item in index.quarantined()}
     claims = held + [(name, item.placed[1], -1) for name, item in isolated.items()]

@@ -86,13 +86,16 @@ class DiskTier:
         """
         existing = set(self._space.existing())
         missing: list[int] = []
+        num_lost = 0
         for number in range(-(-self.capacity_bytes // self._index.segment_bytes)):
             if number not in existing and self._allocator.is_free(self._space.range_of(number)):
                 self._allocator.claim(self._space.range_of(number))
                 self._unmade_bytes += self._space.range_of(number).length
                 missing.append(number)
             elif number not in existing:
-                _log.warning("segment file %d is missing; its blocks are lost", number)
+                num_lost += 1
+        if num_lost:
+            _log.warning("%d segment files are missing; the blocks in them are lost", num_lost)
         return missing[::-1]
 
     @property
