@@ -43,7 +43,7 @@ def bench_disk(
     *,
     num_bytes: Annotated[int, typer.Option("--bytes", min=1, help="Bytes to write and read, in whole blocks.")] = 1 << 30,
     block_bytes: BlockBytesOption = 1_572_864,
-    rounds: RoundsOption = 3,
+    rounds: RoundsOption = 5,
     folder: Annotated[
         Path | None,
         typer.Option(exists=True, file_okay=False, help="A folder on the disk to measure; default: that of temporary files."),
