@@ -1,5 +1,6 @@
 """SIGKILL at named points of a save, then a look at what the next process finds. What was acknowledged as strict is there, byte for
-byte; what was not may be there or not; nothing is ever wrong."""
+byte; what was not may be there or not; nothing is ever wrong.
+"""
 
 import json
 import os
@@ -95,7 +96,7 @@ def save_until_killed(root, point, count, durability):
         keys = KEYS[start : start + BATCH]
         parent = KEYS[start - 1] if start else None
         store.put(namespace_id, keys, [memoryview(content_of(key)) for key in keys], parent=parent, durability=durability)
-        print(json.dumps([key.hex() for key in keys]), flush=True)
+        print(json.dumps([key.hex() for key in keys]), flush=True)  # noqa: T201 - the acknowledgement its parent reads
     store.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -309,12 +309,31 @@ class Client:
         if link.arena is None:
             verbs.check_keys(keys)
             return self._stream_put(link, namespace_id, keys, sources, parent, durability, deadline_s)
-        reservation = self.reserve(namespace_id, keys, parent=parent, timeout_s=self._attachment.left(deadline_s))
-        for grant, source in zip(reservation.grants, sources, strict=True):
-            if grant.buffer is not None:
-                copy_block(grant.buffer, source)
-        self.commit(reservation, durability=durability, timeout_s=self._attachment.left(deadline_s))
-        return tuple(grant.outcome for grant in reservation.grants)
+        return self._attachment.with_link(
+            deadline_s, lambda link: self._put_on(link, namespace_id, keys, sources, parent, durability, deadline_s)
+        )
+
+    def _put_on(
+        self,
+        link: Link,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        sources: Sequence[memoryview],
+        parent: BlockKey | None,
+        durability: Durability | None,
+        deadline_s: float,
+    ) -> tuple[ReserveOutcome, ...]:
+        """Reserve, copy, commit on one link, without the objects that a caller of the single verbs gets."""
+        assert link.arena is not None
+        reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
+        outcomes = verbs.outcomes_for(keys, reply)
+        granted = [source for outcome, source in zip(outcomes, sources, strict=True) if outcome is ReserveOutcome.GRANTED]
+        for offset, source in zip(reply.offsets, granted, strict=True):
+            copy_block(link.arena.view(offset, source.nbytes), source)
+        if granted:
+            request = verbs.commit_request(reply.reservation_id, [], durability)  # no keys: all that were granted
+            self._attachment.call_on(link, "Commit", request, deadline_s)
+        return outcomes
 
     def get(
         self,

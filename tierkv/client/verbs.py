@@ -65,13 +65,19 @@ def reserve_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], parent:
     return pb.ReserveRequest(namespace_id=namespace_id, keys=pack_keys(keys), parent=parent or b"")
 
 
-def grants_of(keys: Sequence[BlockKey], reply: pb.ReserveReply, place: Callable[[int], memoryview]) -> tuple[Grant, ...]:
-    """One grant per key; `place` turns an arena offset into the block's buffer. Raises DataError where offsets do not add up."""
+def outcomes_for(keys: Sequence[BlockKey], reply: pb.ReserveReply) -> tuple[ReserveOutcome, ...]:
+    """One outcome per key. Raises DataError where outcomes and offsets do not add up."""
     outcomes = messages.outcomes_of(reply.outcomes)
-    if len(outcomes) != len(keys) or len(reply.offsets) != sum(outcome is ReserveOutcome.GRANTED for outcome in outcomes):
+    if len(outcomes) != len(keys) or len(reply.offsets) != outcomes.count(ReserveOutcome.GRANTED):
         raise DataError(
             "the daemon's answer does not fit the keys", keys=len(keys), outcomes=len(outcomes), offsets=len(reply.offsets)
         )
+    return outcomes
+
+
+def grants_of(keys: Sequence[BlockKey], reply: pb.ReserveReply, place: Callable[[int], memoryview]) -> tuple[Grant, ...]:
+    """One grant per key; `place` turns an arena offset into the block's buffer. Raises DataError where offsets do not add up."""
+    outcomes = outcomes_for(keys, reply)
     offsets = iter(reply.offsets)
     return tuple(
         Grant(key, outcome, place(next(offsets)) if outcome is ReserveOutcome.GRANTED else None)

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tierkv.errors import InvalidRequestError
 from tierkv.policies.base import Selection
 from tierkv.policies.recency import RecencyList
 
 K = TypeVar("K", bound=Hashable)
+_NOBODY: Selection[Any] = Selection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,13 @@ class ArcPolicy(Generic[K]):
         assert weight > 0 and key not in self
         if weight > self.capacity:
             return Selection(refused=True)
+        needed = self._t1.total + self._t2.total + weight - self.capacity
+        if needed <= 0 and key not in self._b1 and key not in self._b2:
+            self._adapted_for = None
+            return _NOBODY  # the common case: room enough, nothing to adapt to
         if key != self._adapted_for:
             self._adapted_for = None
         p = self._adapted_p(key)
-        needed = self.used + weight - self.capacity
         victims: list[tuple[K, RecencyList[K]]] = []
         if needed > 0:
             for victim, source in self._replace_order(p, is_pinned, from_b2=key in self._b2):
