@@ -117,8 +117,7 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
     tier: Tier | None = disk
     if disk is not None:
         namespaces.restore(disk.namespaces())
-        codec = codec_by_name(settings.disk.codec)
-        tier = disk if codec.codec_id == 0 else _encoded(disk, codec, namespaces)
+        tier = _encoded(disk, codec_by_name(settings.disk.codec), namespaces)
     host_capacity = max(1, int(host.capacity_bytes * (1 - settings.host.headroom_ratio)))
     residency = Residency(
         index=BlockIndex(history_limit=settings.limits.miss_history),

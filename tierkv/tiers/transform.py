@@ -62,31 +62,22 @@ class TransformTier:
         return self._inner.put([self._encode(record, block) for record, block in items])
 
     def get(self, keys: Sequence[BlockKey], targets: Sequence[Buffer]) -> list[GetOutcome]:
-        outcomes: list[GetOutcome] = []
-        while len(outcomes) < len(keys):
-            start = len(outcomes)
-            end = start + 1
-            num_bytes = len(targets[start])
-            while end < len(keys) and num_bytes + len(targets[end]) <= _BATCH_BYTES:
-                num_bytes += len(targets[end])
-                end += 1
-            outcomes += self._get_batch(keys[start:end], targets[start:end])
-        return outcomes
-
-    def _get_batch(self, keys: Sequence[BlockKey], targets: Sequence[Buffer]) -> list[GetOutcome]:
         records = [self._inner.record(key) for key in keys]
-        payloads = [memoryview(bytearray(0 if record is None else record.payload_bytes)) for record in records]
-        held = [idx for idx, record in enumerate(records) if record is not None]
-        found = self._inner.get([keys[idx] for idx in held], [payloads[idx] for idx in held])
         outcomes = [GetOutcome.MISS] * len(keys)
-        for idx, outcome in zip(held, found, strict=True):
-            outcomes[idx] = (
-                outcome if outcome is not GetOutcome.HIT else self._decode_one(records[idx], payloads[idx], targets[idx])
-            )
+        plain = [idx for idx, record in enumerate(records) if record is not None and _is_plain(record)]
+        found = self._inner.get([keys[idx] for idx in plain], [targets[idx] for idx in plain])
+        for idx, outcome in zip(plain, found, strict=True):
+            outcomes[idx] = outcome
+        coded = [(idx, record) for idx, record in enumerate(records) if record is not None and not _is_plain(record)]
+        for batch in _batches(coded):
+            payloads = [memoryview(bytearray(record.payload_bytes)) for _, record in batch]
+            found = self._inner.get([record.key for _, record in batch], payloads)
+            for (idx, record), payload, outcome in zip(batch, payloads, found, strict=True):
+                is_there = outcome is GetOutcome.HIT
+                outcomes[idx] = self._decode_one(record, payload, targets[idx]) if is_there else outcome
         return outcomes
 
-    def _decode_one(self, record: BlockRecord | None, payload: Buffer, target: Buffer) -> GetOutcome:
-        assert record is not None
+    def _decode_one(self, record: BlockRecord, payload: Buffer, target: Buffer) -> GetOutcome:
         if len(target) != record.block_bytes:
             raise InvalidRequestError(
                 "a target does not have the length of its block", length=len(target), block=record.block_bytes
@@ -110,3 +101,22 @@ class TransformTier:
 
 def _outward(record: BlockRecord) -> BlockRecord:
     return dataclasses.replace(record, codec=0, payload_bytes=record.block_bytes, payload_checksum=record.checksum)
+
+
+def _is_plain(record: BlockRecord) -> bool:
+    """Whether the payload is the block itself: it then goes straight to its target."""
+    return record.payload_bytes == record.block_bytes and record.payload_checksum == record.checksum
+
+
+def _batches(coded: list[tuple[int, BlockRecord]]) -> Iterator[list[tuple[int, BlockRecord]]]:
+    """Runs of at most `_BATCH_BYTES` of payload (one block at least), so that decoding needs bounded memory."""
+    batch: list[tuple[int, BlockRecord]] = []
+    num_bytes = 0
+    for idx, record in coded:
+        if batch and num_bytes + record.payload_bytes > _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append((idx, record))
+        num_bytes += record.payload_bytes
+    if batch:
+        yield batch
