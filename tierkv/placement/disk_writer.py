@@ -26,6 +26,8 @@ from tierkv.tiers.base import PutOutcome, Tier
 _log = logging.getLogger(__name__)
 _DEFRAGMENT_ROUNDS = 4
 """How often more victims are asked for when room is there but in pieces too small for a frame."""
+_BATCH_SHARE = 8
+"""A batch is at most this part of the disk."""
 
 
 class DiskWriter:
@@ -45,6 +47,8 @@ class DiskWriter:
         self._books = residency
         self._disk = disk
         self._settings = settings
+        # Blocks of one batch do not push each other out, so that a batch must leave the disk other victims.
+        self._batch_limit_bytes = min(settings.batch_bytes, disk.capacity_bytes // _BATCH_SHARE)
         self._checksum = checksum
         self._clock = clock
         self._queue: deque[BlockEntry] = deque()
@@ -118,11 +122,18 @@ class DiskWriter:
         self._delete_queued()
         with self._lock:
             batch = self._take_batch()
-            victims, admitted = self._admit(batch)
         if not batch:
             return False
-        outcomes = self._put_making_room(admitted) if self._make_room(victims) else [PutOutcome.NO_SPACE] * len(admitted)
-        stored = {id(entry) for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE}
+        stored: set[int] = set()
+        admitted: list[BlockEntry] = []
+        try:
+            with self._lock:
+                victims = self._admit(batch, admitted)
+            outcomes = self._put_making_room(admitted) if self._make_room(victims) else [PutOutcome.NO_SPACE] * len(admitted)
+            stored = {id(entry) for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE}
+        except Exception:
+            # Whoever waits for these blocks must hear of it, and their extents must return, whatever went wrong here.
+            _log.exception("a batch for the disk failed")
         with self._lock:
             orphans = [entry.key for entry in admitted if id(entry) in stored and not self._books.index.is_current(entry)]
             for entry in admitted:
@@ -136,16 +147,15 @@ class DiskWriter:
             report(is_on_disk)
         return True
 
-    def _admit(self, batch: Sequence[BlockEntry]) -> tuple[list[BlockKey], list[BlockEntry]]:
-        """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
+    def _admit(self, batch: Sequence[BlockEntry], admitted: list[BlockEntry]) -> list[BlockKey]:
+        """Adds to `admitted` what of the batch is to be written at all; returns who must leave the disk first. Lock held."""
         victims: list[BlockKey] = []
-        admitted: list[BlockEntry] = []
         for entry in batch:
             room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
             if room is not None:
                 victims.extend(room)
                 admitted.append(entry)
-        return victims, admitted
+        return victims
 
     def _is_wanted(self, entry: BlockEntry) -> bool:
         if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:
@@ -175,12 +185,12 @@ class DiskWriter:
             self._queued_bytes += entry.block_bytes
             self._is_urgent = True
         self._books.to_demote.clear()
-        is_due = self._is_urgent or self._queued_bytes >= self._settings.batch_bytes
+        is_due = self._is_urgent or self._queued_bytes >= self._batch_limit_bytes
         if not is_due and self._oldest_s is not None:
             is_due = self._clock.monotonic_s() >= self._oldest_s + self._settings.interval_s
         batch: list[BlockEntry] = []
         num_bytes = 0
-        while is_due and self._queue and num_bytes < self._settings.batch_bytes:
+        while is_due and self._queue and num_bytes < self._batch_limit_bytes:
             entry = self._queue.popleft()
             num_bytes += entry.block_bytes
             batch.append(entry)
