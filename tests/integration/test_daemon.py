@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -403,3 +404,24 @@ def test_an_open_run_folder_is_refused(tmp_path):
     result = command("serve", "--data", tmp_path / "data", "--run-dir", folder, "--http", "off")
     assert result.returncode == 2
     assert "chmod 700" in result.stderr
+
+
+def test_a_daemon_out_of_descriptors_attaches_clients_again_when_there_are_some(daemon, options):
+    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{daemon.pid}/fd")), limits[1]))
+    with socket.socket(socket.AF_UNIX) as waiting:
+        waiting.connect(str(options.run_dir / "attach.sock"))
+        wait_until(lambda: "attach connection not accepted" in daemon.log_tail(), timeout_s=10, what="the daemon to notice")
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+    with connect(options.run_dir) as client:
+        assert held(client, KEYS) == 0
+
+
+def test_silent_connections_to_the_attach_socket_keep_nobody_out_for_long(client, options):
+    with contextlib.ExitStack() as stack:
+        for _ in range(150):  # more than may say hello at once; the rest waits until these were too slow, or hang up
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.connect(str(options.run_dir / "attach.sock"))
+    with connect(options.run_dir) as other:
+        put(other, KEYS)
+    assert held(client, KEYS) == len(KEYS)
