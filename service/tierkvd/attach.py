@@ -23,7 +23,7 @@ from tierkvd.sessions import Sessions
 from tierkvd.telemetry import log_event
 
 HELLO_TIMEOUT_S = 5.0
-_BACKLOG = 64
+_BACKLOG = 1024
 _EXCHANGES_LIMIT = 128
 """Connections that may say hello at the same time; others wait in the backlog."""
 _ACCEPT_PAUSE_S = 0.2
