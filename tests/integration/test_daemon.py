@@ -293,6 +293,22 @@ def test_an_old_reservation_conflicts_after_a_restart_and_its_memory_is_safe(dae
         client.release(lease)
 
 
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_client_that_still_fills_what_an_earlier_daemon_granted_harms_nobody(daemon, options, end):
+    with connect(options.run_dir) as slow:
+        slow.register(IDENTITY, LAYOUT)
+        buffers = [grant.buffer for grant in slow.reserve(NAMESPACE, KEYS).grants]
+        getattr(daemon, end)()
+        daemon.start()
+        daemon.wait_ready()
+        many = chain_keys(NAMESPACE, range(4 * 300), block_tokens=4)  # more than the arena holds
+        with connect(options.run_dir) as other:
+            put(other, many)
+            for buffer in buffers:
+                buffer[:] = b"x" * BLOCK_BYTES
+            assert sum(held(other, [key]) for key in many) > 100
+
+
 def test_no_daemon_is_an_error_that_says_where_and_what_to_do(tmp_path):
     with pytest.raises(UnavailableError, match="tierkv serve"):
         connect(tmp_path / "nobody")
