@@ -20,6 +20,7 @@ from tierkv.errors import CapacityError
 from tierkv.mapping import ArenaMap
 from tierkv.model.outcomes import Extent
 from tierkv.tiers.extents import ALIGNMENT_BYTES, ExtentAllocator
+from tierkv.tiers.grants import GRANTS_NAME, GrantMap
 
 ARENA_NAME = "arena"
 _PREFAULT_CHUNK_BYTES = 16 << 20
@@ -51,6 +52,7 @@ class Arena:
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.ftruncate(self.fd, self.size_bytes)
+            self.grants = GrantMap(folder, self.size_bytes, is_new=self.is_new)
             self._map = ArenaMap(self.fd, self.size_bytes)
         except OSError as error:
             os.close(self.fd)
@@ -163,8 +165,10 @@ class Arena:
     def close(self, *, discard: bool = False) -> None:
         """Unmaps; discard — unlinks the file too. May be called twice."""
         self._map.close()
+        self.grants.close()
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
         if discard:
             self.path.unlink(missing_ok=True)
+            self.path.with_name(GRANTS_NAME).unlink(missing_ok=True)
