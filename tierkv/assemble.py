@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
         opened.append(host)
         disk: DiskTier | None = None
         if settings.disk.capacity_bytes > 0:
+            _check_fits(settings)
             disk = DiskTier(settings.data_folder, settings.disk, FrameCodec(), io=io)
             opened.append(disk)
         return _compose(settings, clock, folder, host, disk)
@@ -101,6 +103,15 @@ def verify_folder(path: Path, progress: Progress) -> VerifyReport:
             disk.close()
     finally:
         folder.close()
+
+
+def _check_fits(settings: StoreSettings) -> None:
+    """Raises InvalidRequestError for a disk tier that its medium could never hold."""
+    total_bytes = shutil.disk_usage(settings.data_folder).total
+    if settings.disk.capacity_bytes > total_bytes:
+        raise InvalidRequestError(
+            "the disk tier is larger than the medium of its folder", disk=settings.disk.capacity_bytes, medium=total_bytes
+        )
 
 
 def default_arena_folder(data_folder: Path) -> Path:
