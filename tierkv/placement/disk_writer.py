@@ -257,11 +257,13 @@ class DiskWriter:
         return outcomes
 
     def _note_health(self, outcomes: Sequence[PutOutcome]) -> None:
+        if not outcomes:
+            return  # nothing was tried, so that nothing was learnt; the pause before the next try must not begin again
         refused = sum(outcome is PutOutcome.NO_SPACE for outcome in outcomes)
         if self._disk.degraded is not None:
             self._failed_at_s = self._clock.monotonic_s()
             self.failure = self._disk.degraded
-        elif outcomes and not refused:
+        elif not refused:
             self._failed_at_s = None
             self.failure = None
         with self._lock:

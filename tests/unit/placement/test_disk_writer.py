@@ -107,6 +107,21 @@ def test_a_full_disk_is_reported_left_alone_for_a_while_and_tried_again(books, d
     books.check_integrity()
 
 
+def test_blocks_that_come_while_the_disk_is_left_alone_do_not_prolong_the_pause(disk, writer, clock, sealed, monkeypatch):
+    monkeypatch.setattr(type(disk), "degraded", property(lambda _: "full"))
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "put", lambda items: [PutOutcome.NO_SPACE] * len(items))
+        enqueue(writer, sealed[:1])
+        clock.advance(1.0)
+        writer._write_once()
+    for entry in sealed:
+        enqueue(writer, [entry])
+        clock.advance(2.5)
+        assert not writer.is_writable or entry is sealed[3]
+        writer._write_once()
+    assert entry.is_on_disk
+
+
 def test_an_index_that_refuses_to_forget_holds_no_block(books, disk, writer, clock, sealed, monkeypatch):
     """Making room fails: the batch is not written, and nothing stays pinned by it."""
 
