@@ -161,7 +161,7 @@ class DiskWriter:
         """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
         victims: list[BlockKey] = []
         admitted: list[BlockEntry] = []
-        for entry in batch:
+        for entry in dict.fromkeys(batch):  # who checked a block on its way to disk may have queued it once more
             room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
             if room is not None:
                 victims.extend(room)

@@ -148,3 +148,13 @@ def test_deletions_keep_their_order_with_writes(disk, writer, clock, sealed):
     writer._write_once()
     assert gone.result(0) == 2
     assert len(disk) == 2
+
+
+def test_a_block_that_is_queued_twice_is_written_once_and_costs_its_batch_nothing(books, disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    enqueue(writer, sealed[:1])
+    clock.advance(1.0)
+    writer._write_once()
+    assert len(disk) == 4
+    assert [(entry.is_on_disk, entry.moves) for entry in sealed] == [(True, 0)] * 4
+    books.check_integrity()
