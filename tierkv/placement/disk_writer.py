@@ -56,7 +56,7 @@ class DiskWriter:
         self._oldest_s: float | None = None
         self._is_urgent = False
         self._deletes: deque[tuple[list[BlockKey], Future[int]]] = deque()
-        self._waiters: dict[BlockKey, list[Callable[[bool], None]]] = {}
+        self._waiters: dict[BlockEntry, list[Callable[[bool], None]]] = {}  # a key may be deleted and come again
         self._failed_at_s: float | None = None
         self.failure: str | None = None
         self._worker = Worker("tierkv-disk", self._write_once, wait_s=self._seconds_to_wait)
@@ -82,7 +82,7 @@ class DiskWriter:
         with self._lock:
             self._queue.extend(entries)
             self._queued_bytes += sum(entry.block_bytes for entry in entries)
-            self._is_urgent |= any(entry.key in self._waiters for entry in entries)
+            self._is_urgent |= any(entry in self._waiters for entry in entries)
             if self._oldest_s is None:
                 self._oldest_s = self._clock.monotonic_s()
         self._worker.kick()
@@ -96,14 +96,14 @@ class DiskWriter:
 
     def notify(self, entry: BlockEntry, report: Callable[[bool], None]) -> None:
         """`report(ok)` when the entry's write is over. Called with the lock held while the entry is queued or about to be."""
-        self._waiters.setdefault(entry.key, []).append(report)
+        self._waiters.setdefault(entry, []).append(report)
 
     def is_waited_for(self, entry: BlockEntry) -> bool:
-        return entry.key in self._waiters
+        return entry in self._waiters
 
     def report_early(self, entry: BlockEntry) -> None:
         """A block that somebody waits for will not be written: it is on disk already, or lost. Lock held."""
-        for report in self._waiters.pop(entry.key, []):
+        for report in self._waiters.pop(entry, []):
             report(entry.is_on_disk)
 
     def hurry(self) -> None:
@@ -274,4 +274,4 @@ class DiskWriter:
         if entry.state is BlockState.EVICTING:
             self._books.finish_eviction(entry)
         self._books.end_move(entry)
-        return self._waiters.pop(entry.key, [])
+        return self._waiters.pop(entry, [])

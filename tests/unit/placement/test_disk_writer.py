@@ -158,3 +158,20 @@ def test_a_block_that_is_queued_twice_is_written_once_and_costs_its_batch_nothin
     assert len(disk) == 4
     assert [(entry.is_on_disk, entry.moves) for entry in sealed] == [(True, 0)] * 4
     books.check_integrity()
+
+
+def test_who_waits_for_a_block_that_came_again_does_not_hear_of_the_deleted_one(books, writer, clock, sealed):
+    enqueue(writer, sealed[:1])
+    books.lose_host(sealed[0], None)
+    again = entry_of(0)
+    reserve(books, [again])
+    commit(books, [again])
+    again.record = sealed[0].record
+    heard = []
+    writer.notify(again, heard.append)
+    clock.advance(1.0)
+    writer._write_once()
+    assert heard == []
+    enqueue(writer, [again])
+    writer._write_once()
+    assert heard == [True]
