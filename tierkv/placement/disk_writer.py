@@ -55,7 +55,7 @@ class DiskWriter:
         self._queued_bytes = 0
         self._oldest_s: float | None = None
         self._is_urgent = False
-        self._deletes: deque[tuple[list[BlockKey], Future[int]]] = deque()
+        self._deletes: list[tuple[list[BlockKey], Future[int]]] = []
         self._waiters: dict[BlockEntry, list[Callable[[bool], None]]] = {}  # a key may be deleted and come again
         self._failed_at_s: float | None = None
         self.failure: str | None = None
@@ -65,7 +65,10 @@ class DiskWriter:
         self._worker.start()
 
     def stop(self) -> None:
+        """Ends the thread; blocks that are queued stay unwritten, keys that are to be forgotten are forgotten."""
         self._worker.stop()
+        self._delete(self._deletes)
+        self._deletes.clear()
 
     def kick(self) -> None:
         self._worker.kick()
@@ -119,9 +122,11 @@ class DiskWriter:
 
     def _write_once(self) -> bool:
         """Writes one batch, if one is due. True if there may be more."""
-        self._delete_queued()
-        with self._lock:
+        with self._lock:  # both at once: a block that was deleted and committed again must not be written before it is deleted
+            deletes = list(self._deletes)
+            self._deletes.clear()
             batch = self._take_batch()
+        self._delete(deletes)
         if not batch:
             return False
         stored: list[BlockEntry] = []
@@ -181,9 +186,8 @@ class DiskWriter:
             self._books.lose_host(entry, MissReason.CHECKSUM)
         return entry.is_verified
 
-    def _delete_queued(self) -> None:
-        while self._deletes:
-            keys, future = self._deletes.popleft()
+    def _delete(self, deletes: Sequence[tuple[list[BlockKey], Future[int]]]) -> None:
+        for keys, future in deletes:
             try:
                 future.set_result(self._disk.delete(keys))
             except Exception as error:

@@ -19,10 +19,32 @@ def clock():
     return ManualClock()
 
 
+class Lock:
+    """A lock that `before`, once, somebody else had."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self.before = None
+
+    def __enter__(self):
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
 @pytest.fixture
-def writer(books, disk, clock):
+def lock():
+    return Lock()
+
+
+@pytest.fixture
+def writer(books, disk, clock, lock):
     return DiskWriter(
-        lock=threading.RLock(),
+        lock=lock,
         residency=books,
         disk=disk,
         settings=DiskSettings(capacity_bytes=disk.capacity_bytes, interval_s=1.0, retry_s=10.0),
@@ -175,3 +197,36 @@ def test_who_waits_for_a_block_that_came_again_does_not_hear_of_the_deleted_one(
     enqueue(writer, [again])
     writer._write_once()
     assert heard == [True]
+
+
+def test_a_block_deleted_and_committed_again_between_two_steps_stays_on_disk(books, disk, writer, clock, lock, sealed):
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+
+    def delete_and_commit_again():
+        books.lose_disk(sealed[0].key, None)
+        books.lose_host(sealed[0], None)
+        writer.delete([sealed[0].key])
+        again = entry_of(0)
+        reserve(books, [again])
+        commit(books, [again])
+        again.record = sealed[0].record
+        enqueue(writer, [again])
+        writer.hurry()
+
+    lock.before = delete_and_commit_again
+    writer._write_once()
+    writer._write_once()
+    assert books.index.get(sealed[0].key).is_on_disk
+    assert sealed[0].key in disk
+
+
+def test_what_is_to_be_forgotten_is_forgotten_at_a_stop(disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+    gone = writer.delete([entry.key for entry in sealed])
+    writer.stop()
+    assert gone.result(0) == 4
+    assert len(disk) == 0
