@@ -28,7 +28,7 @@ from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
-from tierkv.placement.waiting import after_all, resolved
+from tierkv.placement.waiting import after_all, promised, resolved
 from tierkv.scrub import Checksum, Finding, scrub
 from tierkv.settings import StoreSettings
 
@@ -305,7 +305,7 @@ class TieredStore:
             if self._mover.writer is None or self._is_closed:
                 return resolved(0)
             dirty = [entry for entry in self._books.index if entry.has_host_copy and not entry.is_on_disk]
-            written: Future[int] = Future()
+            written: Future[int] = promised()
             self._mover.write_each(dirty, lambda failures: written.set_result(len(dirty) - failures))
             self._mover.writer.hurry()
         self._mover.kick()
@@ -434,6 +434,6 @@ class TieredStore:
 
 
 def _without_result(future: Future[int]) -> Future[None]:
-    done: Future[None] = Future()
+    done: Future[None] = promised()
     future.add_done_callback(lambda _: done.set_result(None))
     return done

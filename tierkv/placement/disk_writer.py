@@ -19,6 +19,7 @@ from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import MissReason
 from tierkv.placement.residency import Residency
+from tierkv.placement.waiting import promised
 from tierkv.placement.worker import Worker
 from tierkv.settings import DiskSettings
 from tierkv.tiers.base import PutOutcome, Tier
@@ -92,7 +93,7 @@ class DiskWriter:
 
     def delete(self, keys: list[BlockKey]) -> Future[int]:
         """Forgets keys on disk, in order with the writes: a key that is committed again later stays. Lock held."""
-        future: Future[int] = Future()
+        future: Future[int] = promised()
         self._deletes.append((keys, future))
         self._worker.kick()
         return future

@@ -24,7 +24,7 @@ from tierkv.model.outcomes import BlockRecord, Extent, MissReason
 from tierkv.placement.disk_writer import DiskWriter
 from tierkv.placement.planner import is_written_through
 from tierkv.placement.residency import Residency
-from tierkv.placement.waiting import Countdown
+from tierkv.placement.waiting import Countdown, promised
 from tierkv.placement.worker import Worker
 from tierkv.settings import StoreSettings
 from tierkv.tiers.base import GetOutcome
@@ -143,7 +143,7 @@ class Mover:
         """A future of all these blocks being on disk (CapacityError where one cannot be), None for no blocks. Lock held."""
         if not entries:
             return None
-        future: Future[None] = Future()
+        future: Future[None] = promised()
 
         def finish(failures: int) -> None:
             if failures:

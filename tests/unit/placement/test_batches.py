@@ -13,6 +13,7 @@ from tierkv.embedded import EmbeddedStore
 from tierkv.model.keys import BlockKey, chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
+from tierkv.model.outcomes import Durability
 from tierkv.settings import MIB, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.deadline import wait_until
 
@@ -71,4 +72,18 @@ def test_a_failing_step_reports_its_blocks_and_gives_their_extents_back(
     assert "a batch could not be written" in caplog.text
     assert store.delete(namespace.namespace_id, keys, timeout_s=DEADLINE_S) == len(keys)
     wait_until(lambda: store.stats().tiers[0].used_bytes == 0, timeout_s=DEADLINE_S, what="the extents to return")
+    store.tiered.check_integrity()
+
+
+def test_a_commit_that_nobody_waits_for_any_more_costs_the_others_nothing(store: EmbeddedStore) -> None:
+    namespace = store.register(Identity(weights="w"), Layout((BLOCK_BYTES,), "uint8", 1))
+    keys = chain_keys(namespace.namespace_id, range(8), block_tokens=1)
+    session = store.tiered.open_session("impatient")
+    reserved = store.tiered.reserve(session, namespace.namespace_id, keys)
+    with store.tiered._lock:  # so that the flush waits for the same blocks
+        committed = store.tiered.commit(session, reserved.reservation_id, durability=Durability.STRICT)
+        assert committed.durable is not None
+        committed.durable.cancel()  # as asyncio does when the call that waits ends
+        flushed = store.tiered.flush()
+    assert flushed.result(DEADLINE_S) == len(keys)
     store.tiered.check_integrity()
