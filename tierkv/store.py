@@ -323,7 +323,8 @@ class TieredStore:
         books = self._books
         disk_findings = () if self._disk_scrub is None else self._disk_scrub()
         disk_frames = 0 if books.disk is None else len(books.disk)
-        return scrub(disk_findings, disk_frames, books, self._lock, self._checksum, progress or (lambda *_: None))
+        report = progress or (lambda *_: None)
+        return scrub(disk_findings, disk_frames, books, self._lock, self._checksum, report, self._mover.end_move)
 
     def expire(self) -> None:
         """Returns what expired leases and reservations held, and retries a disk that failed; about once a second."""

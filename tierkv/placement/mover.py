@@ -110,6 +110,10 @@ class Mover:
             forgets = {key for key in forgets if key not in present and not self._is_in_arena(key)}
         self._write_arena_index(puts, forgets)
 
+    def end_move(self, entry: BlockEntry) -> None:
+        """Somebody outside who raised `entry.moves` is done; who wanted the block written meanwhile gets it written. Lock held."""
+        self._pass_on([entry])
+
     def _pass_on(self, entries: Sequence[BlockEntry]) -> None:
         """A job is over: a block that is to be on disk goes to the writer, which ends the move; for others it ends here."""
         to_write: list[BlockEntry] = []

@@ -9,6 +9,7 @@ import pytest
 
 from tierkv.assemble import open_tiered_store
 from tierkv.clock import SystemClock
+from tierkv.codecs.checksum import checksum
 from tierkv.embedded import EmbeddedStore
 from tierkv.model.keys import BlockKey, chain_keys
 from tierkv.model.layout import Layout
@@ -87,3 +88,23 @@ def test_a_commit_that_nobody_waits_for_any_more_costs_the_others_nothing(store:
         flushed = store.tiered.flush()
     assert flushed.result(DEADLINE_S) == len(keys)
     store.tiered.check_integrity()
+
+
+def test_a_flush_during_a_verification_writes_the_block_that_is_looked_at(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = store.register(Identity(weights="w"), Layout((BLOCK_BYTES,), "uint8", 1), durability=Durability.VOLATILE)
+    keys = chain_keys(namespace.namespace_id, range(1), block_tokens=1)
+    store.put(namespace.namespace_id, keys, [memoryview(bytes(BLOCK_BYTES))])
+    entry = store.tiered._books.index.get(keys[0])
+    assert entry is not None
+    wait_until(lambda: entry.record is not None and entry.moves == 0, timeout_s=DEADLINE_S, what="the block to be sealed")
+    flushes = []
+
+    def look(view: memoryview) -> bytes:
+        flushes.append(store.tiered.flush())
+        return checksum(view)
+
+    monkeypatch.setattr(store.tiered, "_checksum", look)
+    assert store.tiered.verify().damaged == ()
+    assert flushes[0].result(DEADLINE_S) == 1
