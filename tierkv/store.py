@@ -273,11 +273,12 @@ class TieredStore:
 
     def stats(self) -> StoreStats:
         """A snapshot."""
+        books = self._books
+        disk_blocks = 0 if books.disk is None else len(books.disk)  # asks the disk's index, so not under the lock
         with self._lock:
-            books = self._books
             tiers = [TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, self._blocks_in_host())]
             if books.disk is not None:
-                tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, len(books.disk)))
+                tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, disk_blocks))
             return StoreStats(
                 version=tierkv.__version__,
                 uptime_s=self._clock.monotonic_s() - self._started_at_s,

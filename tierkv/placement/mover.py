@@ -68,11 +68,13 @@ class Mover:
             self.writer.start()
 
     def stop(self) -> None:
-        """Ends the threads; queued work is left. Call after a flush."""
+        """Ends the threads. Call after a flush: writes that are queued are left; what is not sealed yet still is, for a kept arena."""
         self._promoters.shutdown(wait=True, cancel_futures=True)
         if self.writer is not None:
             self.writer.stop()
         self._scribe.stop()
+        while self._scribe_once():
+            pass
 
     def kick(self) -> None:
         """There is work in the books' lists; called with the lock held or not."""
