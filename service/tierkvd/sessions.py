@@ -36,7 +36,6 @@ class Sessions:
         self._clock = clock
         self._unused: dict[bytes, float] = {}
         self._open: dict[bytes, SessionHandle] = {}
-        self._reason = ""
 
     def new_attach_secret(self) -> bytes:
         """A secret that opens one session within 10 s. Raises CapacityError when too many wait."""

@@ -1,7 +1,7 @@
 """Put and Get: blocks as streams of chunks, for clients that share no memory with the daemon.
 
 Bytes go straight between the messages and the arena. Back-pressure is the transport's: the next chunk is read when the one before is
-in place. A Put writes only while its reservation surely lives, a Get reads only while its lease does.
+in place. A Put writes only while session and reservation surely live, a Get reads only while session and lease do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Streams:
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * self._store.reservation_ttl_s
         granted = [key for key, extent in zip(keys, result.extents, strict=True) if extent is not None]
         try:
-            await self._fill(requests, keys, result.extents, namespace.layout.block_bytes, safe_until_s)
+            await self._fill(session, requests, keys, result.extents, namespace.layout.block_bytes, safe_until_s)
             if granted:
                 committed = self._store.commit(session.session, result.reservation_id, granted, durability)
                 granted = []
@@ -53,6 +53,7 @@ class Streams:
 
     async def _fill(
         self,
+        session: SessionHandle,
         requests: AsyncIterator[pb.PutRequest],
         keys: list[BlockKey],
         extents: tuple[Extent | None, ...],
@@ -61,6 +62,7 @@ class Streams:
     ) -> None:
         filled = [0] * len(keys)
         async for request in requests:
+            self._store.check_session(session.session)  # its extents are somebody else's as soon as it ends
             if self._clock.monotonic_s() > safe_until_s:
                 raise ConflictError("the stream was too slow: its reservation has expired; put again", keys=len(keys))
             chunk = request.chunk
@@ -90,6 +92,7 @@ class Streams:
             async for idx in _readable(acquired, deadline_s):
                 block = self._store.view(acquired.extents[idx])[:block_bytes]
                 for start in range(0, block_bytes, CHUNK_BYTES):
+                    self._store.check_session(session.session)
                     if self._clock.monotonic_s() > safe_until_s:
                         raise ConflictError("the stream was too slow: its lease has expired; get again", block=idx)
                     data = bytes(block[start : start + CHUNK_BYTES])
