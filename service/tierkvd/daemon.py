@@ -30,7 +30,7 @@ from tierkvd.telemetry import log_event, start_logging
 
 HOUSEKEEPING_S = 1.0
 GRACE_S = 2.0
-"""What reservations and calls get to end when the daemon is asked to stop."""
+"""What calls get to end when the daemon is asked to stop, after reservations had `COMMIT_GRACE_S`."""
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the event loop from the interpreter; Python's default of 5 ms is ten calls."""
 _log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class _Daemon:
         self._run_folder = run_folder
         self._store = store
         self._is_ready = False
+        self._servers: list[RpcServer] = []
 
     async def run(self) -> None:
         stopping = asyncio.Event()
@@ -83,6 +84,9 @@ class _Daemon:
             log_event(_log, "stopping")
             self._is_ready = False
             servicer.stop()
+            for server in self._servers:
+                await server.announce_stop()
+            await servicer.wait_for_commits()
 
     async def _start_servers(self, servicer: Servicer, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
         """Starts what is configured; the stack stops it in reverse."""
@@ -97,10 +101,12 @@ class _Daemon:
             tcp = RpcServer(servicer, token=token)
             port = await tcp.listen_tcp(settings.listen, cert=settings.tls_cert, key=settings.tls_key)
             stack.push_async_callback(tcp.stop, GRACE_S)
+            self._servers.append(tcp)
             addresses["listen"] = f"{settings.listen.host}:{port}"
         local = RpcServer(servicer)
         await local.listen_unix(folder.grpc_socket)
         stack.push_async_callback(local.stop, GRACE_S)
+        self._servers.append(local)
         attach = AttachServer(folder.attach_socket, self._store, servicer.sessions)
         attach.start()
         stack.push_async_callback(attach.stop)
@@ -111,7 +117,10 @@ class _Daemon:
         async def tidy() -> None:
             while True:
                 await asyncio.sleep(HOUSEKEEPING_S)
-                self._store.expire()
+                try:
+                    self._store.expire()
+                except Exception:  # one bad round must not be the last: leases would never expire again
+                    _log.exception("a round of housekeeping failed")
 
         task = asyncio.get_running_loop().create_task(tidy())
         try:

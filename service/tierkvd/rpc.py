@@ -64,9 +64,13 @@ class RpcServer:
         for name in ("", SERVICE_NAME):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    async def stop(self, grace_s: float) -> None:
-        """Health turns NOT_SERVING, calls get `grace_s` to end."""
+    async def announce_stop(self) -> None:
+        """Health turns NOT_SERVING; calls are served as before. May be called twice."""
         await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no more calls; those under way get `grace_s` to end."""
+        await self.announce_stop()
         await self._server.stop(grace_s)
 
 

@@ -67,15 +67,19 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
             yield pb.SessionEvent(opened=opened)
             await session.closing.wait()
             yield pb.SessionEvent(closing=pb.SessionClosing(reason="the daemon is stopping"))
-            await self._wait_for_commits(session)
+            await self._wait_for_commits([session])
         finally:
             self.sessions.close(session)
 
-    async def _wait_for_commits(self, session: SessionHandle) -> None:
-        """A client that is filling extents gets a moment to commit them before its session ends."""
+    async def wait_for_commits(self) -> None:
+        """Blocks while clients that were told of the stop still commit; servers that stop sooner would refuse their commits."""
+        await self._wait_for_commits(self.sessions.all())
+
+    async def _wait_for_commits(self, sessions: list[SessionHandle]) -> None:
+        """Clients that are filling extents get a moment to commit them before their sessions end."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + COMMIT_GRACE_S
-        while self._store.has_reservations(session.session) and loop.time() < until_s:  # noqa: ASYNC110 - commits come from any thread
+        while any(self._store.has_reservations(session.session) for session in sessions) and loop.time() < until_s:  # noqa: ASYNC110 - commits come from any thread
             await asyncio.sleep(_COMMIT_POLL_S)
 
     def _session(self, context: Context, *, needs_memory: bool = False) -> SessionHandle:

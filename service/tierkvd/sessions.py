@@ -69,6 +69,10 @@ class Sessions:
         if self._open.pop(session.session, None) is not None and not session.closing.is_set():
             self._store.close_session(session.session)
 
+    def all(self) -> list[SessionHandle]:
+        """Every open session."""
+        return list(self._open.values())
+
     def announce_stop(self) -> None:
         """Tells every client that the daemon is stopping."""
         for session in self._open.values():

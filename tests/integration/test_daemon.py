@@ -140,6 +140,23 @@ def test_sigterm_loses_nothing(daemon, options):
         assert client.stats().hits == {"disk": len(KEYS)}
 
 
+def test_what_is_being_filled_at_sigterm_can_still_be_committed(daemon, options):
+    with connect(options.run_dir) as client:
+        client.register(IDENTITY, LAYOUT)
+        reservation = client.reserve(NAMESPACE, KEYS)
+        os.kill(daemon.pid, signal.SIGTERM)
+        wait_until(lambda: client._attachment.current.is_stopping, timeout_s=10, what="the client to hear of the stop")
+        for grant in reservation.grants:
+            grant.buffer[:] = content_of(grant.key)
+        assert client.commit(reservation) == len(KEYS)
+    wait_until(lambda: not daemon.is_running, timeout_s=30, what="the daemon to end")
+    daemon.kill()
+    daemon.start()
+    daemon.wait_ready()
+    with connect(options.run_dir) as client:
+        assert held(client, KEYS) == len(KEYS)
+
+
 def test_after_sigkill_the_arena_is_served_again(daemon, options):
     with connect(options.run_dir) as client:
         put(client, KEYS, durability=Durability.STRICT)  # also sealed, so the arena index has them
