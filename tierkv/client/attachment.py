@@ -67,6 +67,8 @@ class Attachment:
         if not self._lock.acquire(timeout=self.left(deadline_s)):
             raise UnavailableError("another thread is still attaching")
         try:
+            if self._is_closed:  # meanwhile: nobody would ever close a link made now
+                raise ClosedError("the client is closed")
             return self._link if self._link is not None and self._link.is_alive else self._attach_anew(deadline_s)
         except UnavailableError:
             self.counters["unavailable"] += 1

@@ -29,6 +29,8 @@ from tierkv.wire.status import error_of_rpc
 
 _POPULATE_STEP_BYTES = 4 << 20
 _BACKLOG_PAUSE_S = 0.01
+_LEAST_TIMEOUT_S = 0.001
+"""Zero would make a socket non-blocking."""
 Watch = Callable[[], None]
 
 
@@ -37,6 +39,7 @@ class Link:
 
     def __init__(self, address: Address, *, label: str, epoch: int, timeout_s: float) -> None:
         """Attaches and opens a session; blocks at most about `timeout_s`. Raises UnavailableError, or what the daemon refused with."""
+        deadline_s = time.monotonic() + timeout_s
         self.epoch = epoch
         self.arena: ArenaMap | None = None
         self.lease_ttl_s = 0.0
@@ -56,7 +59,7 @@ class Link:
             self._channel = remote_channel(address)
         self.stub: Any = tierkv_pb2_grpc.TierKVStub(self._channel)
         try:
-            self._stream, opened = self._open_session(label, secret, timeout_s)
+            self._stream, opened = self._open_session(label, secret, max(0.0, deadline_s - time.monotonic()))
         except BaseException:
             self.close()
             raise
@@ -143,13 +146,15 @@ def attach_to(address: LocalAddress, label: str, timeout_s: float) -> tuple[atta
     """
     folder: RunFolder = find_run_folder(address.run_folder)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        deadline_s = time.monotonic() + timeout_s
         connection.settimeout(timeout_s)
         try:
-            _connect(connection, folder.attach_socket, timeout_s)
+            _connect(connection, folder.attach_socket, deadline_s)
         except OSError as error:
             raise UnavailableError(
                 "no daemon answers at this socket; start `tierkv serve`", socket=folder.attach_socket, error=error.strerror or error
             ) from error
+        connection.settimeout(max(_LEAST_TIMEOUT_S, deadline_s - time.monotonic()))
         attached = attach.handshake(connection, attach.Hello(label))
     try:
         arena = ArenaMap(attached.arena_fd, attached.welcome.arena_bytes)
@@ -160,9 +165,8 @@ def attach_to(address: LocalAddress, label: str, timeout_s: float) -> tuple[atta
     return attached.welcome, arena, f"unix:{folder.path / attached.welcome.grpc_socket_name}"
 
 
-def _connect(connection: socket.socket, path: Path, timeout_s: float) -> None:
+def _connect(connection: socket.socket, path: Path, deadline_s: float) -> None:
     """Connects; a full backlog, which the kernel reports at once and not as a wait, is waited out. Raises OSError."""
-    deadline_s = time.monotonic() + timeout_s
     while True:
         try:
             connection.connect(str(path))

@@ -307,11 +307,8 @@ class Client:
         timeout_s: float | None = None,
     ) -> tuple[ReserveOutcome, ...]:
         check_buffers(list(sources), count=len(keys), block_bytes=self._block_bytes(namespace_id), is_written=False)
+        verbs.check_keys(keys)
         deadline_s = self._attachment.deadline(timeout_s)
-        link = self._attachment.link(deadline_s)
-        if link.arena is None:
-            verbs.check_keys(keys)
-            return self._stream_put(link, namespace_id, keys, sources, parent, durability, deadline_s)
         return self._attachment.with_link(
             deadline_s, lambda link: self._put_on(link, namespace_id, keys, sources, parent, durability, deadline_s)
         )
@@ -326,8 +323,9 @@ class Client:
         durability: Durability | None,
         deadline_s: float,
     ) -> tuple[ReserveOutcome, ...]:
-        """Reserve, copy, commit on one link, without the objects that a caller of the single verbs gets."""
-        assert link.arena is not None
+        """Reserve, copy, commit on one link, without the objects that a caller of the single verbs gets; a stream without an arena."""
+        if link.arena is None:
+            return self._stream_put(link, namespace_id, keys, sources, parent, durability, deadline_s)
         reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
         outcomes = verbs.outcomes_for(keys, reply)
         granted = [source for outcome, source in zip(outcomes, sources, strict=True) if outcome is ReserveOutcome.GRANTED]
