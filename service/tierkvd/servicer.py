@@ -218,20 +218,29 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         progress: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
+        is_over = False
+
         def report(frames: int, total: int, num_bytes: int) -> None:
+            if is_over:  # nobody listens any more, and a stop of the daemon must not wait for the last frame
+                raise UnavailableError("the verification was broken off", frames=frames)
             if frames % _VERIFY_REPORT_FRAMES == 0:
                 loop.call_soon_threadsafe(progress.put_nowait, (frames, total, num_bytes))
 
         work = asyncio.ensure_future(asyncio.to_thread(self._store.verify, report))
-        while not work.done():
-            waiting = asyncio.ensure_future(progress.get())
-            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                frames, total, num_bytes = waiting.result()
-                yield pb.VerifyEvent(progress=pb.VerifyProgress(frames=frames, frames_total=total, bytes=num_bytes))
-            else:
+        waiting: asyncio.Future[tuple[int, int, int]] | None = None
+        try:
+            while not work.done():
+                waiting = asyncio.ensure_future(progress.get())
+                await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    frames, total, num_bytes = waiting.result()
+                    yield pb.VerifyEvent(progress=pb.VerifyProgress(frames=frames, frames_total=total, bytes=num_bytes))
+            yield pb.VerifyEvent(done=_verify_done(await work))
+        finally:
+            is_over = True
+            work.cancel()
+            if waiting is not None:
                 waiting.cancel()
-        yield pb.VerifyEvent(done=_verify_done(await work))
 
 
 async def _within(future: asyncio.Future[Any], context: Context) -> Any:
