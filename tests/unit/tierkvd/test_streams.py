@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tierkvd.sessions import Sessions
-from tierkvd.streams import Streams
 
 from tierkv.assemble import open_tiered_store
 from tierkv.clock import SystemClock
@@ -21,6 +19,8 @@ from tierkv.settings import MIB, DiskSettings, HostSettings, StoreSettings
 from tierkv.store import TieredStore
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkvd.sessions import Sessions
+from tierkvd.streams import Streams
 
 BLOCK_BYTES = 8192
 LAYOUT = Layout((BLOCK_BYTES,), "uint8", 1)

@@ -6,12 +6,11 @@ import asyncio
 import threading
 from typing import Any
 
-from tierkvd.servicer import Servicer
-
 from tierkv.answers import VerifyReport
 from tierkv.clock import SystemClock
 from tierkv.settings import LimitSettings
 from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkvd.servicer import Servicer
 
 DEADLINE_S = 10.0
 
@@ -40,7 +39,7 @@ def test_an_abandoned_verification_ends() -> None:
     context: Any = None
 
     async def run() -> bool:
-        events = Servicer(store, SystemClock(), LimitSettings()).Verify(pb.VerifyRequest(), context)
+        events: Any = Servicer(store, SystemClock(), LimitSettings()).Verify(pb.VerifyRequest(), context)
         assert (await anext(events)).HasField("progress")
         await events.aclose()
         try:

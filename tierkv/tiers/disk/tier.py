@@ -5,7 +5,8 @@ that cannot be read or believed goes to quarantine and is never served again. A 
 NO_SPACE and shows in `degraded`. Formats: `docs/format.md`.
 
 Locks: `_writing` lets one `put` at a time do its I/O, because a failed sync is reported once, and of two writers only one would
-learn that its bytes are lost. `_lock` guards allocator and pins, for moments; no I/O happens under it, and readers need no other.
+learn that its bytes are lost. `_lock` guards allocator and pins, for moments; no frame is read or written under it, only the index
+looked up, and readers need no other.
 """
 
 from __future__ import annotations
