@@ -71,12 +71,12 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
     folder = DataFolder.open(settings.data_folder)
     opened: list[DataFolder | HostTier | DiskTier] = [folder]
     try:
+        _check_fits(settings)
         arena_folder = settings.host.folder or default_arena_folder(settings.data_folder)
         host = HostTier(arena_folder, settings.host.memory_bytes, store_id=folder.store_id, checksum=checksum)
         opened.append(host)
         disk: DiskTier | None = None
         if settings.disk.capacity_bytes > 0:
-            _check_fits(settings)
             disk = DiskTier(settings.data_folder, settings.disk, FrameCodec(), io=io)
             opened.append(disk)
         return _compose(settings, clock, folder, host, disk)
