@@ -27,7 +27,7 @@ class Saver:
         self._books = residency
         self._clock = clock
         self._ttl_s = limits.reservation_ttl_s
-        # What clients of an earlier process were writing rests as long as their reservations would have.
+        # What living clients of an earlier process were writing rests at most as long as their reservations would have.
         self._rest_until_s = clock.monotonic_s() + 2 * self._ttl_s
         self.reservations: HoldTable[Reservation] = HoldTable(limit=limits.reservations, noun="reservation")
 
@@ -139,8 +139,7 @@ class Saver:
                 reservation.is_expired = True
                 reservation.expires_at_s = now_s + self._ttl_s
                 self._books.counters["reservations_expired"] += 1
-        if now_s >= self._rest_until_s:
-            self._books.host.release_resting()
+        self._books.host.release_resting(is_over=now_s >= self._rest_until_s)
 
     def _drop(self, reservation: Reservation, keys: Sequence[BlockKey]) -> None:
         entries = [reservation.granted.pop(key) for key in keys]
