@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tierkv.errors import ConflictError
-from tierkv.interface import BlockStore
+from tierkv.interface import BlockStore, Reservation
 from tierkv.model.keys import BlockKey, NamespaceId, chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -18,6 +18,7 @@ from tierkv.model.outcomes import ReserveOutcome
 BLOCK_BYTES = 8192
 BLOCK_TOKENS = 4
 LAYOUT = Layout(shape=(BLOCK_BYTES,), dtype="uint8", block_tokens=BLOCK_TOKENS)
+VERBS_WITH_KEYS = ("lookup", "reserve", "acquire", "prefetch", "put", "get", "delete")
 GRANTED, PRESENT, PENDING, REFUSED = ReserveOutcome.GRANTED, ReserveOutcome.PRESENT, ReserveOutcome.PENDING, ReserveOutcome.REFUSED
 
 
@@ -27,7 +28,8 @@ class StoreRig:
 
     another — opens a second handle on the same blocks; None where there is only one. expire — lets every lease and reservation
     expire, the reservations' extents included; None where time cannot be moved. room_blocks — blocks that fit in the fastest tier
-    together; 0 where that is not to be filled.
+    together; 0 where that is not to be filled. is_shared_memory — reservations and leases hold the store's own memory. has_disk —
+    there is a disk tier to flush to.
     """
 
     store: BlockStore
@@ -35,6 +37,7 @@ class StoreRig:
     expire: Callable[[], None] | None = None
     room_blocks: int = 0
     is_shared_memory: bool = True
+    has_disk: bool = True
 
 
 def content_of(key: BlockKey) -> bytes:
@@ -81,6 +84,28 @@ class StoreCases:
         count = store.get(namespace.namespace_id, keys, targets)
         assert [bytes(target) for target in targets[:count]] == [content_of(key) for key in keys[:count]]
         return count
+
+    @staticmethod
+    def call(store: BlockStore, verb: str, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> object:
+        """One of `VERBS_WITH_KEYS`, with buffers of the right size where it takes some: only the keys can be wrong."""
+        block = memoryview(bytearray(BLOCK_BYTES))
+        return getattr(store, verb)(namespace_id, keys, *([[block] * len(keys)] if verb in {"put", "get"} else []))
+
+    @staticmethod
+    def fill(reservation: Reservation) -> None:
+        """Writes every granted buffer."""
+        for grant in reservation.grants:
+            if grant.buffer is not None:
+                grant.buffer[:] = content_of(grant.key)
+
+    @staticmethod
+    def outcomes(reservation: Reservation) -> list[ReserveOutcome]:
+        return [grant.outcome for grant in reservation.grants]
+
+    @staticmethod
+    def needs_shared_memory(rig: StoreRig) -> None:
+        if not rig.is_shared_memory:
+            pytest.skip("without shared memory reservations and leases are copies, and hold nothing of the store's")
 
     @staticmethod
     def can_delete(store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey]) -> bool:

@@ -79,6 +79,14 @@ class LoadingContract(StoreCases):
         assert 0 <= store.prefetch(namespace.namespace_id, keys) <= len(keys)
         assert self.held(store, namespace, keys) == len(keys)
 
+    def test_lookup_and_prefetch_are_no_accesses(self, store: BlockStore, namespace: Namespace, keys: list[BlockKey]) -> None:
+        self.put(store, namespace, keys[:3])
+        before = store.stats()
+        store.lookup(namespace.namespace_id, keys)
+        store.prefetch(namespace.namespace_id, keys)
+        after = store.stats()
+        assert (after.hits, after.misses) == (before.hits, before.misses)
+
     # -- forgetting ------------------------------------------------------------------------------------------------------------
 
     def test_delete_counts_what_was_held(self, store: BlockStore, namespace: Namespace, keys: list[BlockKey]) -> None:
@@ -92,8 +100,7 @@ class LoadingContract(StoreCases):
     def test_a_leased_block_is_not_deleted_and_nothing_else_is(
         self, rig: StoreRig, store: BlockStore, namespace: Namespace, keys: list[BlockKey]
     ) -> None:
-        if not rig.is_shared_memory:
-            pytest.skip("a lease without shared memory holds copies, and pins nothing")
+        self.needs_shared_memory(rig)
         self.put(store, namespace, keys)
         lease = store.acquire(namespace.namespace_id, keys[:1])
         assert len(lease.blocks()) == 1
@@ -102,6 +109,48 @@ class LoadingContract(StoreCases):
         assert self.held(store, namespace, keys) == len(keys)
         store.release(lease)
         wait_until(lambda: self.can_delete(store, namespace, keys), timeout_s=5, what="the lease to be released")
+
+    def test_a_block_that_is_being_written_is_not_deleted_and_nothing_else_is(
+        self, rig: StoreRig, store: BlockStore, namespace: Namespace, keys: list[BlockKey]
+    ) -> None:
+        self.needs_shared_memory(rig)
+        self.put(store, namespace, keys[:4])
+        reservation = store.reserve(namespace.namespace_id, keys[4:])
+        self.fill(reservation)
+        with pytest.raises(ConflictError):
+            store.delete(namespace.namespace_id, keys)
+        assert store.commit(reservation) == 2
+        assert self.held(store, namespace, keys) == len(keys)
+        assert store.delete(namespace.namespace_id, keys) == len(keys)
+
+    def test_a_block_is_held_until_its_last_lease_ends(
+        self, rig: StoreRig, store: BlockStore, namespace: Namespace, keys: list[BlockKey]
+    ) -> None:
+        self.needs_shared_memory(rig)
+        self.put(store, namespace, keys)
+        first, second = store.acquire(namespace.namespace_id, keys), store.acquire(namespace.namespace_id, keys)
+        store.release(first)
+        wait_until(lambda: store.stats().leases == 1, timeout_s=5, what="the first lease to be released")
+        with pytest.raises(ConflictError):
+            store.delete(namespace.namespace_id, keys)
+        assert second.is_valid
+        assert [bytes(block) for block in second.blocks()] == [content_of(key) for key in keys]
+        store.release(second)
+        wait_until(lambda: self.can_delete(store, namespace, keys), timeout_s=5, what="the lease to be released")
+
+    def test_clear_leaves_what_is_leased_or_being_written(
+        self, rig: StoreRig, store: BlockStore, namespace: Namespace, keys: list[BlockKey]
+    ) -> None:
+        self.needs_shared_memory(rig)
+        self.put(store, namespace, keys[:4])
+        lease = store.acquire(namespace.namespace_id, keys[:1])
+        reservation = store.reserve(namespace.namespace_id, keys[4:])
+        self.fill(reservation)
+        assert store.clear(namespace.namespace_id) == 3
+        assert [bytes(block) for block in lease.blocks()] == [content_of(keys[0])]
+        assert store.commit(reservation) == 2
+        assert (self.held(store, namespace, keys), self.held(store, namespace, keys[4:])) == (1, 2)
+        store.release(lease)
 
     def test_clear_forgets_one_namespace(self, store: BlockStore, namespace: Namespace, keys: list[BlockKey]) -> None:
         other = store.register(Identity(weights="untouched", salt=namespace.namespace_id.hex()), LAYOUT)
