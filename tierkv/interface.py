@@ -1,7 +1,7 @@
 """`BlockStore`: the one interface of the embedded store (`tierkv.open_store`) and of the daemon's client (`tierkv.connect`).
 
-Integrations and engines are written against this and cannot tell which of the two they hold. `AsyncBlockStore` in
-`tierkv.client.aio` has the same verbs as coroutines.
+Integrations and engines are written against this and cannot tell which of the two they hold. `AsyncClient` in
+`tierkv.client.aio` has the same verbs as coroutines, over either.
 
 Stations of a save: `reserve` → fill the buffers → `commit` (or `abort`). Of a load: `lookup` → `acquire` → read in place → `release`.
 Every verb takes many keys, head of the sequence first, of one namespace.
@@ -64,6 +64,14 @@ class Lease(Protocol):
     @property
     def miss(self) -> MissReason | None:
         """Why the lease is shorter than the request."""
+        ...
+
+    @property
+    def is_valid(self) -> bool:
+        """False once the lease was released or has expired: what was read since may be another block's bytes.
+
+        A reader that copies checks this after the copy, and counts a miss if it is False.
+        """
         ...
 
     def runs(self) -> Iterator[ReadyRun]:
@@ -131,9 +139,7 @@ class BlockStore(Protocol):
         """
         ...
 
-    def abort(
-        self, reservation: Reservation, keys: Sequence[BlockKey] | None = None, *, timeout_s: float | None = None
-    ) -> int:
+    def abort(self, reservation: Reservation, keys: Sequence[BlockKey] | None = None, *, timeout_s: float | None = None) -> int:
         """Returns granted extents unwritten (None: those not committed yet); returns how many. Idempotent."""
         ...
 

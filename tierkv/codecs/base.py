@@ -22,19 +22,29 @@ class BytesCodec(Protocol):
 
 
 class ArrayCodec(Protocol):
-    """array → array of the same number of bytes, given the width of an element (byte planes)."""
+    """array → `itemsize` parts of equal length, together as long as the array (byte planes)."""
 
-    def encode(self, source: Buffer, itemsize: int) -> Buffer: ...
+    def encode(self, source: Buffer, itemsize: int) -> Buffer:
+        """The parts one after the other; may return `source` itself where nothing changes."""
+        ...
 
-    def decode(self, encoded: Buffer, target: Buffer, itemsize: int) -> None: ...
+    def decode(self, encoded: Buffer, target: Buffer, itemsize: int) -> None:
+        """Puts the parts together in `target`, which has the length of `encoded`."""
+        ...
 
 
 class BlockCodec(Protocol):
     """The form of a block in one tier.
 
-    The caller guarantees: `block` has `layout.block_bytes` bytes.
-    The implementation must: give `decode(encode(block)) == block` bit for bit when `exact`; read nothing past the given buffers;
-    raise DataError for any encoded bytes that `encode` could not have made, within bounded memory.
+    The caller guarantees:
+    1. `block` and `target` have `layout.block_bytes` bytes; buffers are contiguous and stay unchanged (or unshared) until return.
+
+    The implementation must:
+    1. Give `decode(encode(block)) == block` bit for bit when `exact`.
+    2. Leave `block` and `payload` as they are, and read nothing past them.
+    3. Raise DataError for a payload that is cut short, extended, or not of the codec's form; `target` is then undefined.
+    4. Stay within memory bounded by a few times `layout.block_bytes`, whatever the payload claims.
+    5. Allow calls from several threads.
     """
 
     codec_id: int

@@ -4,9 +4,10 @@
     FREE ─promote→ FILLING ─verified→ READY                   (a mover read it)
     READY ─evict→ EVICTING ─evicted→ FREE                     (written down, then dropped)
     EVICTING ─touch→ READY                                    (a hit cancels the demotion)
-    FILLING, READY, LEASED, EVICTING ─damage→ LOST ─forget→ FREE
+    FILLING, READY, LEASED, EVICTING ─lose→ LOST ─forget→ FREE  (damaged, or deleted while somebody still looks at the bytes)
 
-A block is readable in READY and LEASED only. An extent belongs to a client in RESERVED, to a mover in FILLING.
+A block is readable in READY and LEASED only. An extent belongs to a client in RESERVED, to a mover in FILLING, and to whoever
+still looks at it in LOST; a LOST block is in no index any more.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class BlockEvent(StrEnum):
     EVICT = "evict"
     EVICTED = "evicted"
     TOUCH = "touch"
-    DAMAGE = "damage"
+    LOSE = "lose"
     FORGET = "forget"
 
 
@@ -50,15 +51,15 @@ TRANSITIONS: dict[tuple[BlockState, BlockEvent], BlockState] = {
     (BlockState.RESERVED, BlockEvent.ABORT): BlockState.FREE,
     (BlockState.FILLING, BlockEvent.VERIFIED): BlockState.READY,
     (BlockState.FILLING, BlockEvent.ABORT): BlockState.FREE,
-    (BlockState.FILLING, BlockEvent.DAMAGE): BlockState.LOST,
+    (BlockState.FILLING, BlockEvent.LOSE): BlockState.LOST,
     (BlockState.READY, BlockEvent.PIN): BlockState.LEASED,
     (BlockState.LEASED, BlockEvent.UNPIN): BlockState.READY,
     (BlockState.READY, BlockEvent.EVICT): BlockState.EVICTING,
-    (BlockState.READY, BlockEvent.DAMAGE): BlockState.LOST,
-    (BlockState.LEASED, BlockEvent.DAMAGE): BlockState.LOST,
+    (BlockState.READY, BlockEvent.LOSE): BlockState.LOST,
+    (BlockState.LEASED, BlockEvent.LOSE): BlockState.LOST,
     (BlockState.EVICTING, BlockEvent.EVICTED): BlockState.FREE,
     (BlockState.EVICTING, BlockEvent.TOUCH): BlockState.READY,
-    (BlockState.EVICTING, BlockEvent.DAMAGE): BlockState.LOST,
+    (BlockState.EVICTING, BlockEvent.LOSE): BlockState.LOST,
     (BlockState.LOST, BlockEvent.FORGET): BlockState.FREE,
 }
 

@@ -25,7 +25,7 @@ class Policy(Protocol[K]):
 
     The caller guarantees:
     1. `select_victims(key, …)` is called only for a key that is not resident, and is followed by `on_insert(key, …)` with the same
-       weight, or by nothing at all; no other event comes between the two.
+       weight or less, by itself again with more weight (more room is needed), or by nothing at all; no other event comes between.
     2. `on_access` and `on_remove` are called only for resident keys.
     3. Weights are positive and do not change while an entry is resident.
 

@@ -77,9 +77,18 @@ class Tier(Protocol):
         """Bytes that one payload takes here, headers and padding included."""
         ...
 
+    @property
+    def degraded(self) -> str | None:
+        """A sentence on what does not work now (medium full, failing); None: all is well."""
+        ...
+
     def __contains__(self, key: BlockKey) -> bool: ...
 
     def __len__(self) -> int: ...
+
+    def record(self, key: BlockKey) -> BlockRecord | None:
+        """The record held under `key`, None where there is none."""
+        ...
 
     def records(self) -> Iterator[BlockRecord]:
         """Every record held, oldest generation first; used once, at start."""

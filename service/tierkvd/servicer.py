@@ -1,0 +1,264 @@
+"""The gRPC servicer: messages in, verbs of the store, messages out. Thin on purpose; semantics are in the proto's comments.
+
+The store's verbs answer at memory speed and run on the event loop; whatever waits is a future of theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tierkv import __version__
+from tierkv.clock import Clock
+from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
+from tierkv.model.outcomes import MissReason
+from tierkv.settings import LimitSettings
+from tierkv.store import Acquisition, TieredStore, VerifyReport
+from tierkv.wire import messages
+from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkv.wire._generated import tierkv_pb2_grpc
+from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
+from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary
+from tierkvd.sessions import SessionHandle, Sessions
+from tierkvd.streams import Streams
+
+_DEADLINE_MARGIN_S = 0.05
+"""An answer that waits is sent this long before its deadline, so that the answer arrives in time."""
+_VERIFY_REPORT_FRAMES = 256
+COMMIT_GRACE_S = 2.0
+_COMMIT_POLL_S = 0.02
+
+
+class Servicer(tierkv_pb2_grpc.TierKVServicer):
+    """One per daemon, on its event loop."""
+
+    def __init__(self, store: TieredStore, clock: Clock, limits: LimitSettings) -> None:
+        self.sessions = Sessions(store, clock)
+        self._store = store
+        self._limits = limits
+        self._streams = Streams(store, clock)
+        self._is_stopping = False
+
+    def check_serving(self) -> None:
+        """Raises UnavailableError for a new session once a stop has begun; sessions there are may still commit."""
+        if self._is_stopping:
+            raise UnavailableError("the daemon is stopping")
+
+    def stop(self) -> None:
+        """Opens no more sessions and tells those there are."""
+        self._is_stopping = True
+        self.sessions.announce_stop()
+
+    @streaming
+    async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> AsyncIterator[pb.SessionEvent]:  # noqa: N802
+        self.check_serving()
+        if len(request.label.encode()) > LABEL_BYTES:
+            raise InvalidRequestError("a label has at most 256 bytes", length=len(request.label))
+        session = self.sessions.open(request.label, request.attach_secret)
+        try:
+            opened = pb.SessionOpened(
+                session_secret=session.session,
+                daemon_version=__version__,
+                protocol_version=PROTOCOL_VERSION,
+                lease_ttl_s=self._limits.lease_ttl_s,
+                reservation_ttl_s=self._limits.reservation_ttl_s,
+            )
+            yield pb.SessionEvent(opened=opened)
+            await session.closing.wait()
+            yield pb.SessionEvent(closing=pb.SessionClosing(reason="the daemon is stopping"))
+            await self._wait_for_commits(session)
+        finally:
+            self.sessions.close(session)
+
+    async def _wait_for_commits(self, session: SessionHandle) -> None:
+        """A client that is filling extents gets a moment to commit them before its session ends."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + COMMIT_GRACE_S
+        while self._store.has_reservations(session.session) and loop.time() < until_s:  # noqa: ASYNC110 - commits come from any thread
+            await asyncio.sleep(_COMMIT_POLL_S)
+
+    def _session(self, context: Context, *, needs_memory: bool = False) -> SessionHandle:
+        session = self.sessions.get(session_secret(context))
+        if needs_memory and not session.shares_memory:
+            raise InvalidRequestError("this session shares no memory with the daemon; use Put and Get")
+        return session
+
+    @unary
+    async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:  # noqa: N802
+        self._session(context)
+        identity, layout = messages.identity_of(request.identity), messages.layout_of(request.layout)
+        durability = messages.durability_of(request.durability)
+        # A new namespace waits for an index commit.
+        namespace = await asyncio.to_thread(self._store.register, identity, layout, durability)
+        return pb.RegisterReply(
+            namespace_id=namespace.namespace_id,
+            block_bytes=layout.block_bytes,
+            durability=messages.durability_number(namespace.durability),  # type: ignore[arg-type]  # a number of the enum
+        )
+
+    @unary
+    async def Lookup(self, request: pb.LookupRequest, context: Context) -> pb.LookupReply:  # noqa: N802
+        self._session(context)
+        match = self._store.lookup(messages.unpack_namespace_id(request.namespace_id), messages.unpack_keys(request.keys))
+        return pb.LookupReply(tiers=messages.tier_numbers(match.tiers), miss=messages.miss_number(match.miss))  # type: ignore[arg-type]
+
+    @unary
+    async def Reserve(self, request: pb.ReserveRequest, context: Context) -> pb.ReserveReply:  # noqa: N802
+        self.check_serving()
+        session = self._session(context, needs_memory=True)
+        keys, parent = messages.unpack_keys(request.keys), messages.unpack_parent(request.parent)
+        result = self._store.reserve(session.session, messages.unpack_namespace_id(request.namespace_id), keys, parent)
+        return pb.ReserveReply(
+            reservation_id=result.reservation_id,
+            outcomes=messages.outcome_numbers(result.outcomes),  # type: ignore[arg-type]
+            offsets=[extent.offset for extent in result.extents if extent is not None],
+        )
+
+    @unary
+    async def Commit(self, request: pb.CommitRequest, context: Context) -> pb.CommitReply:  # noqa: N802
+        session = self._session(context, needs_memory=True)
+        keys = messages.unpack_keys(request.keys) if request.keys else None
+        durability = messages.durability_of(request.durability)
+        result = self._store.commit(session.session, request.reservation_id, keys, durability)
+        if result.durable is not None:
+            await _within(asyncio.wrap_future(result.durable), context)
+        return pb.CommitReply(committed=result.committed)
+
+    @unary
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortReply:  # noqa: N802
+        session = self._session(context, needs_memory=True)
+        keys = messages.unpack_keys(request.keys) if request.keys else None
+        return pb.AbortReply(aborted=self._store.abort(session.session, request.reservation_id, keys))
+
+    @unary
+    async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireReply:  # noqa: N802
+        session = self._session(context, needs_memory=True)
+        keys = messages.unpack_keys(request.keys)
+        acquired = self._store.acquire(session.session, messages.unpack_namespace_id(request.namespace_id), keys)
+        num_ready = len(acquired.tiers)
+        if acquired.pending:
+            session.awaited[acquired.lease_id] = acquired
+            num_ready = acquired.pending[0].start_idx
+        return pb.AcquireReply(
+            lease_id=acquired.lease_id,
+            tiers=messages.tier_numbers(acquired.tiers),  # type: ignore[arg-type]  # numbers of the enum
+            miss=messages.miss_number(acquired.miss),  # type: ignore[arg-type]
+            offsets=[extent.offset for extent in acquired.extents[:num_ready]],
+        )
+
+    @streaming
+    async def Await(self, request: pb.AwaitRequest, context: Context) -> AsyncIterator[pb.AwaitEvent]:  # noqa: N802
+        deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
+        acquired = self._session(context, needs_memory=True).awaited.pop(request.lease_id, None)
+        if acquired is None:
+            raise ConflictError(
+                "nothing of this lease is on its way; it was awaited already, or it is gone", lease=request.lease_id
+            )
+        async for event in _pending_events(acquired, deadline_s):
+            yield event
+
+    @unary
+    async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:  # noqa: N802
+        session = self._session(context)
+        for lease_id in request.lease_ids:
+            session.awaited.pop(lease_id, None)
+        self._store.release(session.session, list(request.lease_ids))
+        return pb.ReleaseReply()
+
+    @unary
+    async def Prefetch(self, request: pb.PrefetchRequest, context: Context) -> pb.PrefetchReply:  # noqa: N802
+        self._session(context)
+        keys = messages.unpack_keys(request.keys)
+        return pb.PrefetchReply(started=self._store.prefetch(messages.unpack_namespace_id(request.namespace_id), keys))
+
+    @unary
+    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:  # noqa: N802
+        self._session(context)
+        keys = messages.unpack_keys(request.keys)
+        deleted = self._store.delete(messages.unpack_namespace_id(request.namespace_id), keys)
+        return pb.DeleteReply(deleted=await _within(asyncio.wrap_future(deleted), context))
+
+    @unary
+    async def Clear(self, request: pb.ClearRequest, context: Context) -> pb.ClearReply:  # noqa: N802
+        self._session(context)
+        cleared = self._store.clear(messages.unpack_namespace_id(request.namespace_id))
+        return pb.ClearReply(deleted=await _within(asyncio.wrap_future(cleared), context))
+
+    @unary
+    async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
+        return messages.stats_message(self._store.stats())
+
+    @unary
+    async def Flush(self, request: pb.FlushRequest, context: Context) -> pb.FlushReply:  # noqa: N802
+        return pb.FlushReply(written=await _within(asyncio.wrap_future(self._store.flush()), context))
+
+    @unary
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
+        return pb.DrainReply(written=await _within(asyncio.wrap_future(self._store.drain()), context))
+
+    @unary
+    async def Put(self, request: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutReply:  # noqa: N802
+        self.check_serving()
+        outcomes = await self._streams.put(self._session(context), request)
+        return pb.PutReply(outcomes=messages.outcome_numbers(outcomes))  # type: ignore[arg-type]
+
+    @streaming
+    async def Get(self, request: pb.GetRequest, context: Context) -> AsyncIterator[pb.GetEvent]:  # noqa: N802
+        deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
+        async for event in self._streams.get(self._session(context), request, deadline_s):
+            yield event
+
+    @streaming
+    async def Verify(self, request: pb.VerifyRequest, context: Context) -> AsyncIterator[pb.VerifyEvent]:  # noqa: N802
+        progress: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def report(frames: int, total: int, num_bytes: int) -> None:
+            if frames % _VERIFY_REPORT_FRAMES == 0:
+                loop.call_soon_threadsafe(progress.put_nowait, (frames, total, num_bytes))
+
+        work = asyncio.ensure_future(asyncio.to_thread(self._store.verify, report))
+        while not work.done():
+            waiting = asyncio.ensure_future(progress.get())
+            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                frames, total, num_bytes = waiting.result()
+                yield pb.VerifyEvent(progress=pb.VerifyProgress(frames=frames, frames_total=total, bytes=num_bytes))
+            else:
+                waiting.cancel()
+        yield pb.VerifyEvent(done=_verify_done(await work))
+
+
+async def _within(future: asyncio.Future[Any], context: Context) -> Any:
+    """The future's result, before the call's deadline. The work goes on where the answer cannot wait."""
+    try:
+        return await asyncio.wait_for(asyncio.shield(future), seconds_left(context))
+    except TimeoutError:
+        raise UnavailableError("the deadline passed before the disk was done; the work goes on") from None
+
+
+async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncIterator[pb.AwaitEvent]:
+    """`ready` for what arrives, in order, with the readable blocks that follow it; `ended` where a run falls short."""
+    loop = asyncio.get_running_loop()
+    for idx, run in enumerate(acquired.pending):
+        try:
+            done = asyncio.shield(asyncio.wrap_future(run.done))
+            result = await asyncio.wait_for(done, max(0.0, deadline_s - loop.time()))
+            num_ready, miss = result.num_blocks, result.miss
+        except TimeoutError:
+            num_ready, miss = 0, MissReason.TIMEOUT
+        is_short = num_ready < run.num_blocks
+        following = acquired.pending[idx + 1].start_idx if idx + 1 < len(acquired.pending) else len(acquired.extents)
+        stop = run.start_idx + num_ready if is_short else following
+        if stop > run.start_idx:
+            offsets = [extent.offset for extent in acquired.extents[run.start_idx : stop]]
+            yield pb.AwaitEvent(ready=pb.BlocksReady(start_idx=run.start_idx, offsets=offsets))
+        if is_short:
+            yield pb.AwaitEvent(ended=pb.LeaseEnded(num_blocks=stop, miss=messages.miss_number(miss)))  # type: ignore[arg-type]
+            return
+
+
+def _verify_done(report: VerifyReport) -> pb.VerifyDone:
+    damaged = [pb.DamagedFrame(key=frame.key, where=frame.where, what=frame.what) for frame in report.damaged]
+    return pb.VerifyDone(frames=report.frames, bytes=report.num_bytes, damaged=damaged)

@@ -1,0 +1,181 @@
+"""The embedded store against a dictionary, under random verbs, restarts and kills, with `check_integrity()` after each rule.
+
+What the model knows: the bytes of every block that was ever committed and not deleted. The store may have forgotten any of them
+(it is a cache), but whatever it serves is byte for byte what the model has, and what it must not have it does not serve.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tierkv.assemble import open_tiered_store
+from tierkv.embedded import EmbeddedStore
+from tierkv.errors import ConflictError
+from tierkv.interface import Lease, Reservation
+from tierkv.model.keys import BlockKey, chain_keys
+from tierkv.model.layout import Layout
+from tierkv.model.namespace import Identity
+from tierkv.model.outcomes import Durability, ReserveOutcome
+from tierkv.settings import MIB, DiskSettings, HostSettings, PolicyName, StoreSettings
+from tierkv.testing.clock import ManualClock
+
+BLOCK_BYTES = 64 * 1024
+LAYOUT = Layout(shape=(BLOCK_BYTES,), dtype="uint8", block_tokens=4)
+CHAINS = 6
+CHAIN_BLOCKS = 8
+
+
+def content_of(key: BlockKey) -> bytes:
+    """A block's bytes follow from its key, so that any reader can judge any answer."""
+    return (key * (BLOCK_BYTES // len(key)))[:BLOCK_BYTES]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Host tier of 16 blocks, disk of about 24: evictions on both tiers are common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="tierkv-machine-"))
+        self.clock = ManualClock()
+        self.committed: set[BlockKey] = set()
+        self.leases: list[tuple[Lease, list[BlockKey]]] = []
+        self.reservations: list[Reservation] = []
+
+    @initialize(policy=st.sampled_from(list(PolicyName)), durability=st.sampled_from(list(Durability)))
+    def open(self, policy: PolicyName, durability: Durability) -> None:
+        self.settings = StoreSettings(
+            data_folder=self.folder / "data",
+            host=HostSettings(memory_bytes=MIB, folder=self.folder / "arena", prefault=False),
+            disk=DiskSettings(capacity_bytes=3 * MIB // 2, segment_bytes=MIB // 2, direct_io=False, interval_s=0.0),
+            policy=policy,
+            durability=durability,
+            promote_run_blocks=3,
+        )
+        self._start()
+
+    def _start(self) -> None:
+        tiered = open_tiered_store(self.settings, self.clock)
+        self.store = EmbeddedStore(tiered, clock=self.clock, discard_arena=False)
+        self.namespace_id = self.store.register(Identity(weights="machine"), LAYOUT).namespace_id
+
+    def _chain(self, chain: int, length: int) -> list[BlockKey]:
+        tokens = [chain * 1000 + idx for idx in range(4 * length)]
+        return chain_keys(self.namespace_id, tokens, block_tokens=4)
+
+    chains = st.integers(0, CHAINS - 1)
+    lengths = st.integers(1, CHAIN_BLOCKS)
+
+    @rule(chain=chains, length=lengths, durability=st.none() | st.sampled_from(list(Durability)))
+    def put(self, chain: int, length: int, durability: Durability | None) -> None:
+        keys = self._chain(chain, length)
+        sources = [memoryview(content_of(key)) for key in keys]
+        outcomes = self.store.put(self.namespace_id, keys, sources, durability=durability)
+        self.committed.update(key for key, outcome in zip(keys, outcomes, strict=True) if outcome is ReserveOutcome.GRANTED)
+
+    @rule(chain=chains, length=lengths)
+    def get(self, chain: int, length: int) -> None:
+        keys = self._chain(chain, length)
+        targets = [bytearray(BLOCK_BYTES) for _ in keys]
+        count = self.store.get(self.namespace_id, keys, [memoryview(target) for target in targets])
+        for key, target in zip(keys[:count], targets, strict=False):
+            assert key in self.committed
+            assert bytes(target) == content_of(key)
+
+    @rule(chain=chains, length=lengths)
+    def acquire(self, chain: int, length: int) -> None:
+        keys = self._chain(chain, length)
+        lease = self.store.acquire(self.namespace_id, keys)
+        blocks = lease.blocks()
+        assert len(blocks) == lease.num_blocks == len(lease.tiers)
+        self.leases.append((lease, keys[: len(blocks)]))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        lease, keys = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+        for key, block in zip(keys, lease.blocks(), strict=True):
+            assert bytes(block) == content_of(key)
+        self.store.release(lease)
+
+    @rule(chain=chains, length=lengths)
+    def reserve(self, chain: int, length: int) -> None:
+        reservation = self.store.reserve(self.namespace_id, self._chain(chain, length))
+        for grant in reservation.grants:
+            if grant.buffer is not None:
+                grant.buffer[:] = content_of(grant.key)
+        self.reservations.append(reservation)
+
+    @precondition(lambda self: self.reservations)
+    @rule(data=st.data(), is_commit=st.booleans())
+    def finish_reservation(self, data: st.DataObject, is_commit: bool) -> None:
+        reservation = self.reservations.pop(data.draw(st.integers(0, len(self.reservations) - 1)))
+        granted = [grant.key for grant in reservation.grants if grant.outcome is ReserveOutcome.GRANTED]
+        if is_commit:
+            assert self.store.commit(reservation) == len(granted)
+            self.committed.update(granted)
+        else:
+            assert self.store.abort(reservation) == len(granted)
+
+    @rule(chain=chains, length=lengths)
+    def delete(self, chain: int, length: int) -> None:
+        keys = self._chain(chain, length)
+        try:
+            self.store.delete(self.namespace_id, keys)
+        except ConflictError:
+            return
+        self.committed.difference_update(keys)
+        assert self.store.lookup(self.namespace_id, keys).num_blocks == 0
+
+    @rule(chain=chains, length=lengths)
+    def prefetch(self, chain: int, length: int) -> None:
+        self.store.prefetch(self.namespace_id, self._chain(chain, length))
+
+    @rule()
+    def flush(self) -> None:
+        self.store.flush()
+
+    @rule()
+    def expire_everything(self) -> None:
+        self.clock.advance(self.settings.limits.lease_ttl_s + 1)
+        self.store.tiered.expire()
+        self.clock.advance(self.settings.limits.reservation_ttl_s + 1)
+        self.store.tiered.expire()
+        for lease, _ in self.leases:
+            assert not lease.is_valid
+        for reservation in self.reservations:
+            if any(grant.outcome is ReserveOutcome.GRANTED for grant in reservation.grants):
+                with pytest.raises(ConflictError):
+                    self.store.commit(reservation)
+        self.leases.clear()
+        self.reservations.clear()
+
+    @rule(keeps_arena=st.booleans())
+    def restart(self, keeps_arena: bool) -> None:
+        self.leases.clear()
+        self.reservations.clear()
+        self.store.tiered.close(discard_arena=not keeps_arena)
+        self.store.close()
+        self._start()
+
+    @invariant()
+    def books_are_right(self) -> None:
+        if hasattr(self, "store"):
+            self.store.tiered.check_integrity()
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+        shutil.rmtree(self.folder)
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

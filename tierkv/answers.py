@@ -1,0 +1,77 @@
+"""What `TieredStore` answers: extents and futures, for the shells that turn them into buffers or messages."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tierkv.model.keys import BlockKey
+from tierkv.model.outcomes import Extent, MissReason, ReserveOutcome, TierName
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveResult:
+    """One outcome and extent per key; extents only where GRANTED."""
+
+    reservation_id: int
+    outcomes: tuple[ReserveOutcome, ...]
+    extents: tuple[Extent | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """durable — for `strict` commits: done when the blocks are on disk (CapacityError when they cannot be), else None."""
+
+    committed: int
+    durable: Future[None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What became of a pending run: its leading `num_blocks` are readable; miss says why not more (None: all are)."""
+
+    num_blocks: int
+    miss: MissReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRun:
+    """Blocks [start_idx, start_idx + num_blocks) of an acquisition that are not readable yet. The future never raises."""
+
+    start_idx: int
+    num_blocks: int
+    done: Future[RunResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Acquisition:
+    """A lease on the resident prefix: where each block was found and its extent (stable until release).
+
+    Blocks outside `pending` are readable now. Pending runs are disjoint and ascending; the first that falls short ends the lease
+    there. miss — why the prefix is shorter than the request. expires_in_s — from the moment of the call.
+    """
+
+    lease_id: int
+    tiers: tuple[TierName, ...]
+    extents: tuple[Extent, ...]
+    pending: tuple[PendingRun, ...]
+    miss: MissReason | None
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFrame:
+    """A block at rest that does not match its checksum: where (tier, file, offset) and what is wrong."""
+
+    key: BlockKey
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """Frames and bytes read by a scrub, and what was damaged."""
+
+    frames: int
+    num_bytes: int
+    damaged: tuple[DamagedFrame, ...]

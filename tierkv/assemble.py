@@ -1,0 +1,213 @@
+"""Assembly: the one module that knows every concrete part and puts a store together from settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import threading
+from pathlib import Path
+
+from tierkv.answers import VerifyReport
+from tierkv.clock import Clock, SystemClock
+from tierkv.codecs.base import BlockCodec
+from tierkv.codecs.checksum import checksum
+from tierkv.codecs.frame import FrameCodec
+from tierkv.codecs.registry import codec_by_id, codec_by_name
+from tierkv.config import parse_size
+from tierkv.embedded import EmbeddedStore
+from tierkv.errors import DataError, InvalidRequestError, UnavailableError
+from tierkv.index.block_index import BlockIndex
+from tierkv.machine import default_disk_bytes, default_host_bytes
+from tierkv.model.keys import BlockKey
+from tierkv.model.outcomes import BlockRecord, Durability
+from tierkv.namespaces import NamespaceTable
+from tierkv.placement.mover import Mover
+from tierkv.placement.recovery import recover
+from tierkv.placement.residency import Residency
+from tierkv.policies import ArcPolicy, LruPolicy
+from tierkv.policies.base import Policy
+from tierkv.scrub import Progress, scrub_disk
+from tierkv.settings import DiskSettings, HostSettings, PolicyName, StoreSettings
+from tierkv.store import TieredStore
+from tierkv.tiers.base import Tier
+from tierkv.tiers.disk import DataFolder, DiskTier
+from tierkv.tiers.disk.index import DiskIndex
+from tierkv.tiers.disk.io import SegmentIO
+from tierkv.tiers.host import HostTier
+from tierkv.tiers.records import collector_paused
+from tierkv.tiers.transform import TransformTier
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    host_memory: int | str | None = None,
+    disk: int | str | None = None,
+    durability: Durability = Durability.INTERVAL,
+) -> EmbeddedStore:
+    """A store in this process that keeps its blocks in the folder `path`, without a daemon.
+
+    host_memory, disk — sizes ("4GiB" or bytes); None: a share of what is free, see `tierkv.machine`. Blocks until the index is
+    loaded. Raises ConflictError when another process has the folder open, DataError (folder untouched) for a newer format. On
+    `close` everything is on disk and the RAM is given back.
+    """
+    folder = Path(path)
+    settings = StoreSettings(
+        data_folder=folder,
+        host=HostSettings(default_host_bytes() if host_memory is None else parse_size(host_memory), keep_on_stop=False),
+        disk=DiskSettings(default_disk_bytes(folder) if disk is None else parse_size(disk)),
+        durability=durability,
+    )
+    clock = SystemClock()
+    return EmbeddedStore(open_tiered_store(settings, clock), clock=clock, discard_arena=True)
+
+
+def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | None = None) -> TieredStore:
+    """Opens the tiers, takes in what survived, and starts the threads. Whatever fails, nothing stays open or locked.
+
+    Raises UnavailableError where the system does not let us use a folder (full, read-only, not ours), and what the tiers raise.
+    """
+    opened: list[DataFolder | HostTier | DiskTier] = []
+    try:
+        folder = DataFolder.open(settings.data_folder)
+        opened.append(folder)
+        _check_fits(settings)
+        arena_folder = settings.host.folder or default_arena_folder(settings.data_folder)
+        host = HostTier(arena_folder, settings.host.memory_bytes, store_id=folder.store_id, checksum=checksum)
+        opened.append(host)
+        disk: DiskTier | None = None
+        if settings.disk.capacity_bytes > 0:
+            disk = DiskTier(settings.data_folder, settings.disk, FrameCodec(), io=io)
+            opened.append(disk)
+        return _compose(settings, clock, folder, host, disk)
+    except BaseException as error:
+        for part in reversed(opened):
+            part.close()
+        if not isinstance(error, OSError):
+            raise
+        path = error.filename or settings.data_folder
+        raise UnavailableError("a folder of the store cannot be used", path=path, error=error.strerror or error) from error
+
+
+def verify_folder(path: Path, progress: Progress) -> VerifyReport:
+    """Reads and checks every frame of a data folder that nobody serves; changes nothing. progress(frames, frames_total, bytes).
+
+    Raises InvalidRequestError where there is no data folder, ConflictError while a daemon serves it.
+    """
+    if not (path / "FORMAT").exists():
+        raise InvalidRequestError("no data folder here", data=path)
+    folder = DataFolder.open(path)
+    try:
+        settings = DiskSettings(capacity_bytes=DiskIndex.extent_of_data(path / "index"), direct_io=False)
+        disk = DiskTier(path, settings, FrameCodec())
+        try:
+            return scrub_disk(disk.scrub(), len(disk), progress)
+        finally:
+            disk.close()
+    finally:
+        folder.close()
+
+
+def _check_fits(settings: StoreSettings) -> None:
+    """Raises InvalidRequestError for a disk tier that its medium could never hold."""
+    total_bytes = shutil.disk_usage(settings.data_folder).total
+    if settings.disk.capacity_bytes > total_bytes:
+        raise InvalidRequestError(
+            "the disk tier is larger than the medium of its folder", disk=settings.disk.capacity_bytes, medium=total_bytes
+        )
+
+
+def default_arena_folder(data_folder: Path) -> Path:
+    """A private folder in /dev/shm (beside the data where there is none), named after user and data folder."""
+    name = hashlib.sha256(str(data_folder.resolve()).encode()).hexdigest()[:16]
+    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+        return SHARED_MEMORY / f"tierkv-{os.getuid()}-{name}"
+    return data_folder / "arena"
+
+
+def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: HostTier, disk: DiskTier | None) -> TieredStore:
+    lock = threading.RLock()
+    namespaces = NamespaceTable(limit=settings.limits.namespaces, persist=None if disk is None else disk.put_namespace)
+    tier: Tier | None = disk
+    if disk is not None:
+        namespaces.restore(disk.namespaces())
+        tier = _encoded(disk, codec_by_name(settings.disk.codec), namespaces)
+    host_capacity = max(1, int(host.capacity_bytes * (1 - settings.host.headroom_ratio)))
+    residency = Residency(
+        index=BlockIndex(history_limit=settings.limits.miss_history),
+        host=host,
+        host_policy=_policy(settings.policy, host_capacity),
+        disk=tier,
+        disk_policy=None if disk is None else _policy(settings.policy, disk.capacity_bytes),
+        is_disk_writable=lambda: mover.writer is not None and mover.writer.is_writable,
+    )
+    mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
+    with collector_paused():
+        recover(residency, namespaces.__contains__)
+    prefaulting = _Prefault(host) if settings.host.prefault else None
+
+    def close_parts(discard_arena: bool) -> None:
+        if prefaulting is not None:
+            prefaulting.stop()
+        host.close(discard=discard_arena)
+        if disk is not None:
+            disk.close()
+        folder.close()
+
+    store = TieredStore(
+        settings=settings,
+        clock=clock,
+        lock=lock,
+        residency=residency,
+        mover=mover,
+        namespaces=namespaces,
+        checksum=checksum,
+        disk_scrub=None if disk is None else disk.scrub,
+        on_close=close_parts,
+    )
+    store.start()
+    if prefaulting is not None:
+        prefaulting.start()
+    return store
+
+
+def _policy(name: PolicyName, capacity: int) -> Policy[BlockKey]:
+    return ArcPolicy(capacity) if name is PolicyName.ARC else LruPolicy(capacity)
+
+
+def _encoded(disk: DiskTier, codec: BlockCodec, namespaces: NamespaceTable) -> Tier:
+    """The disk with blocks encoded by `codec`; frames written with another codec stay readable, each names its own."""
+
+    def encode(record: BlockRecord, block: memoryview) -> tuple[BlockRecord, memoryview]:
+        payload = codec.encode(block, namespaces.get(record.namespace_id).layout)
+        if len(payload) >= len(block):  # noise does not compress: keep it as it is
+            return record, block
+        digest = checksum(payload)
+        return dataclasses.replace(record, codec=codec.codec_id, payload_bytes=len(payload), payload_checksum=digest), payload
+
+    def decode(record: BlockRecord, payload: memoryview, target: memoryview) -> None:
+        codec_by_id(record.codec).decode(payload, target, namespaces.get(record.namespace_id).layout)
+        if checksum(target) != record.checksum:
+            raise DataError("a decoded block does not have its checksum", key=record.key)
+
+    return TransformTier(disk, encode, decode)
+
+
+class _Prefault:
+    """The thread that puts memory behind the arena."""
+
+    def __init__(self, host: HostTier) -> None:
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=host.prefault, args=(self._is_stopping.is_set,), name="tierkv-prefault", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()

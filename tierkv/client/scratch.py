@@ -1,0 +1,48 @@
+"""Local buffers in the place of the arena, for a client that shares no memory with the daemon, and the streams that carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tierkv.errors import CapacityError
+from tierkv.interface import Grant
+from tierkv.model.keys import BlockKey, NamespaceId
+from tierkv.model.outcomes import Durability, ReserveOutcome
+from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkv.wire.limits import CHUNK_BYTES
+from tierkv.wire.messages import durability_number, pack_keys
+
+SCRATCH_BYTES_LIMIT = 1 << 30
+"""Largest sum of the local buffers of one reservation."""
+
+
+def scratch_grants(keys: Sequence[BlockKey], *, num_present: int, block_bytes: int) -> tuple[Grant, ...]:
+    """The first keys are held; the others get buffers of this process. Raises CapacityError above 1 GiB."""
+    wanted = (len(keys) - num_present) * block_bytes
+    if wanted > SCRATCH_BYTES_LIMIT:
+        raise CapacityError("a reservation without shared memory has at most 1 GiB; reserve in parts", wanted=wanted)
+    present = [Grant(key, ReserveOutcome.PRESENT, None) for key in keys[:num_present]]
+    granted = [Grant(key, ReserveOutcome.GRANTED, memoryview(bytearray(block_bytes))) for key in keys[num_present:]]
+    return tuple(present + granted)
+
+
+def put_requests(
+    namespace_id: NamespaceId,
+    keys: Sequence[BlockKey],
+    sources: Sequence[memoryview],
+    parent: BlockKey | None,
+    durability: Durability | None,
+) -> Iterator[pb.PutRequest]:
+    """The messages of a Put: header, then every block in chunks of at most 1 MiB."""
+    yield pb.PutRequest(
+        header=pb.PutHeader(
+            namespace_id=namespace_id,
+            keys=pack_keys(keys),
+            parent=parent or b"",
+            durability=durability_number(durability),  # type: ignore[arg-type]  # a number of the enum
+        )
+    )
+    for idx, source in enumerate(sources):
+        flat = source.cast("B") if source.ndim != 1 or source.format != "B" else source
+        for start in range(0, len(flat), CHUNK_BYTES):
+            yield pb.PutRequest(chunk=pb.PutChunk(block_idx=idx, data=bytes(flat[start : start + CHUNK_BYTES])))

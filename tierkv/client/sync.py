@@ -1,0 +1,386 @@
+"""The synchronous client: `BlockStore` over a daemon. Contract of each verb: `tierkv.interface`.
+
+Control goes over gRPC, a call for many keys; blocks are read and written in place in the arena, or streamed where no memory is shared.
+Nothing blocks past its deadline; a daemon that is away costs an UnavailableError, at once while the breaker is open, and is attached
+to again by the next call after it came back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from tierkv.client import verbs
+from tierkv.client.address import Address, parse_address
+from tierkv.client.attachment import Attachment
+from tierkv.client.lease import Arrivals, ClientLease
+from tierkv.client.link import Link
+from tierkv.client.progress import ChunkAssembler, LeaseProgress, View
+from tierkv.client.scratch import put_requests, scratch_grants
+from tierkv.client.verbs import ClientReservation, Registration, own_reservation
+from tierkv.clock import Clock, SystemClock
+from tierkv.copying import check_buffers, copy_block
+from tierkv.errors import ConflictError, InvalidRequestError
+from tierkv.interface import Lease, Reservation
+from tierkv.model.keys import BlockKey, NamespaceId
+from tierkv.model.layout import Layout
+from tierkv.model.namespace import Identity, Namespace
+from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats
+from tierkv.wire import messages
+from tierkv.wire._generated import tierkv_pb2 as pb
+
+DEFAULT_TIMEOUT_S = 5.0
+_RELEASE_TIMEOUT_S = 5.0
+T = TypeVar("T")
+
+
+def connect(
+    address: str | os.PathLike[str] | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    label: str = "",
+    token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+) -> Client:
+    """A client of the daemon at `address` (None: the default run folder; a run folder; or host:port), attached.
+
+    timeout_s — default deadline of every verb; label — shown in the daemon's status; token, ca_file — for TCP. Raises
+    UnavailableError when no daemon answers.
+    """
+    client = Client(parse_address(address, token=token, ca_file=ca_file), timeout_s=timeout_s, label=label or f"pid {os.getpid()}")
+    try:
+        client.attach()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class Client:
+    """A `BlockStore` kept by a daemon. Safe to use from several threads; not across a fork."""
+
+    def __init__(
+        self, address: Address, *, timeout_s: float = DEFAULT_TIMEOUT_S, label: str = "", clock: Clock | None = None
+    ) -> None:
+        self._attachment = Attachment(address, label=label, timeout_s=timeout_s, clock=clock or SystemClock())
+        self._releasing: set[Any] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether blocks are read and written in place."""
+        return self._attachment.current is not None and self._attachment.current.arena is not None
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Calls, misses by reason, unavailable, reattached."""
+        return self._attachment.counters
+
+    def attach(self, *, timeout_s: float | None = None) -> None:
+        """Attaches now instead of with the first call."""
+        self._attachment.link(self._attachment.deadline(timeout_s))
+
+    def wait_populated(self, timeout_s: float = 60.0) -> None:
+        """Blocks until the map of the arena is warm; never needed, but good before a measurement."""
+        if self._attachment.current is not None:
+            self._attachment.current.wait_populated(timeout_s)
+
+    # -- verbs -----------------------------------------------------------------------------------------------------------
+
+    def register(
+        self, identity: Identity, layout: Layout, *, durability: Durability | None = None, timeout_s: float | None = None
+    ) -> Namespace:
+        known = Registration(identity, layout, durability)
+        namespace = verbs.namespace_of(known, self._attachment.call("Register", verbs.register_request(known), timeout_s))
+        self._attachment.known[namespace.namespace_id] = known
+        return namespace
+
+    def _block_bytes(self, namespace_id: NamespaceId) -> int:
+        known = self._attachment.known.get(namespace_id)
+        if known is None:
+            raise InvalidRequestError("this namespace is not registered; register its identity first", namespace=namespace_id)
+        return known.layout.block_bytes
+
+    def lookup(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> PrefixMatch:
+        return verbs.match_of(self._attachment.call("Lookup", verbs.lookup_request(namespace_id, keys), timeout_s))
+
+    def reserve(
+        self,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        *,
+        parent: BlockKey | None = None,
+        timeout_s: float | None = None,
+    ) -> ClientReservation:
+        block_bytes = self._block_bytes(namespace_id)
+        deadline_s = self._attachment.deadline(timeout_s)
+        return self._attachment.with_link(
+            deadline_s, lambda link: self._reserve_on(link, namespace_id, keys, parent, block_bytes, deadline_s)
+        )
+
+    def _reserve_on(
+        self,
+        link: Link,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        parent: BlockKey | None,
+        block_bytes: int,
+        deadline_s: float,
+    ) -> ClientReservation:
+        if link.arena is None:
+            reply = self._attachment.call_on(link, "Lookup", verbs.lookup_request(namespace_id, keys), deadline_s)
+            grants = scratch_grants(keys, num_present=len(reply.tiers), block_bytes=block_bytes)
+            return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent)
+        reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
+        view = link.arena.view
+        grants = verbs.grants_of(keys, reply, lambda offset: view(offset, block_bytes))
+        return ClientReservation(namespace_id, grants, reservation_id=reply.reservation_id, epoch=link.epoch, parent=parent)
+
+    def commit(
+        self,
+        reservation: Reservation,
+        keys: Sequence[BlockKey] | None = None,
+        *,
+        durability: Durability | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        own = own_reservation(reservation)
+        chosen = own.choose(keys)
+        if not chosen:
+            return 0
+        deadline_s = self._attachment.deadline(timeout_s)
+        link = self._attachment.link(deadline_s)
+        if own.reservation_id == 0:
+            return self._commit_scratch(link, own, chosen, durability, deadline_s)
+        if link.epoch != own.epoch:
+            own.close(chosen)
+            raise ConflictError("the daemon was attached to again since; this reservation is gone, reserve again")
+        reply = self._attachment.call_on(link, "Commit", verbs.commit_request(own.reservation_id, chosen, durability), deadline_s)
+        own.close(chosen)
+        return int(reply.committed)
+
+    def _commit_scratch(
+        self, link: Link, own: ClientReservation, chosen: list[BlockKey], durability: Durability | None, deadline_s: float
+    ) -> int:
+        buffers = {grant.key: grant.buffer for grant in own.grants}
+        sources = [buffer for key in chosen if (buffer := buffers[key]) is not None]
+        outcomes = self._stream_put(link, own.namespace_id, chosen, sources, own.parent_of(chosen[0]), durability, deadline_s)
+        own.close(chosen)
+        return sum(outcome in (ReserveOutcome.GRANTED, ReserveOutcome.PRESENT) for outcome in outcomes)
+
+    def _stream_put(
+        self,
+        link: Link,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        sources: Sequence[memoryview],
+        parent: BlockKey | None,
+        durability: Durability | None,
+        deadline_s: float,
+    ) -> tuple[ReserveOutcome, ...]:
+        requests = put_requests(namespace_id, keys, sources, parent, durability)
+        reply = self._attachment.guard(
+            link, lambda: link.stub.Put(requests, timeout=self._attachment.left(deadline_s), metadata=link.metadata)
+        )
+        return messages.outcomes_of(reply.outcomes)
+
+    def abort(self, reservation: Reservation, keys: Sequence[BlockKey] | None = None, *, timeout_s: float | None = None) -> int:
+        own = own_reservation(reservation)
+        chosen = [key for key in (list(own.open_keys) if keys is None else keys) if key in own.open_keys]
+        own.close(chosen)
+        if not chosen or own.reservation_id == 0:
+            return len(chosen)
+        deadline_s = self._attachment.deadline(timeout_s)
+        link = self._attachment.link(deadline_s)
+        if link.epoch != own.epoch:  # its session is gone, and all it held with it
+            return len(chosen)
+        return int(self._attachment.call_on(link, "Abort", verbs.abort_request(own.reservation_id, chosen), deadline_s).aborted)
+
+    def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> ClientLease:
+        block_bytes = self._block_bytes(namespace_id)
+        deadline_s = self._attachment.deadline(timeout_s)
+        return self._attachment.with_link(
+            deadline_s, lambda link: self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s)
+        )
+
+    def _acquire_on(
+        self, link: Link, namespace_id: NamespaceId, keys: Sequence[BlockKey], block_bytes: int, deadline_s: float
+    ) -> ClientLease:
+        progress = LeaseProgress()
+        if link.arena is None:
+            arrivals = self._open_get(link, progress, verbs.get_request(namespace_id, keys), deadline_s)
+            expires_at_s = float("inf")  # the bytes are ours
+        else:
+            expires_at_s = self._attachment.clock.monotonic_s() + link.lease_ttl_s
+            view = link.arena.view
+            arrivals = self._acquire_in_arena(
+                link, progress, namespace_id, keys, deadline_s, lambda offset: view(offset, block_bytes).toreadonly()
+            )
+        if progress.miss is not None:
+            self.counters[f"misses_{progress.miss}"] += len(keys) - progress.num_blocks
+        return ClientLease(link, progress, arrivals, expires_at_s=expires_at_s, clock=self._attachment.clock)
+
+    def _acquire_in_arena(
+        self,
+        link: Link,
+        progress: LeaseProgress,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        deadline_s: float,
+        view: View,
+    ) -> Arrivals:
+        reply = self._attachment.call_on(link, "Acquire", verbs.acquire_request(namespace_id, keys), deadline_s)
+        progress.take_reply(reply, view)
+        request = pb.AwaitRequest(lease_id=reply.lease_id)
+
+        def open_stream() -> Any:
+            left_s = max(0.001, deadline_s - self._attachment.clock.monotonic_s())
+            return self._attachment.guard(link, lambda: link.stub.Await(request, timeout=left_s, metadata=link.metadata))
+
+        return Arrivals(
+            open_stream,
+            lambda event: progress.take_await(event, view),
+            lambda: None,
+            lambda error: self._end_early(link, progress, error),
+        )
+
+    def _open_get(self, link: Link, progress: LeaseProgress, request: pb.GetRequest, deadline_s: float) -> Arrivals:
+        stream = self._attachment.guard(
+            link, lambda: link.stub.Get(request, timeout=self._attachment.left(deadline_s), metadata=link.metadata)
+        )
+        chunks = ChunkAssembler(progress)
+        header = self._attachment.guard(link, lambda: next(stream))
+        chunks.take(header)
+        return Arrivals(lambda: stream, chunks.take, chunks.end, lambda error: self._end_early(link, progress, error))
+
+    def _end_early(self, link: Link, progress: LeaseProgress, rpc_error: grpc.RpcError) -> None:
+        """The stream broke: what arrived is held, the rest is a miss."""
+        error = self._attachment.translated(link, rpc_error)
+        is_late = getattr(rpc_error, "code", lambda: None)() is grpc.StatusCode.DEADLINE_EXCEEDED
+        progress.ended(len(progress.blocks), MissReason.TIMEOUT if is_late else MissReason.UNAVAILABLE)
+        self.counters[f"lease_cut_{type(error).__name__}"] += 1
+
+    def release(self, lease: Lease) -> None:
+        if not isinstance(lease, ClientLease):
+            raise InvalidRequestError("this lease was not given by this store", lease=type(lease).__name__)
+        if lease.is_released:
+            return
+        lease.is_released = True
+        lease.stop_reading()
+        link, lease_id = lease.link, lease.progress.lease_id
+        if lease_id is None or not lease.progress.tiers or not link.is_alive:
+            return
+        # Nobody waits for the answer: a lease that cannot be released expires.
+        request = pb.ReleaseRequest(lease_ids=[lease_id])
+        try:
+            call = link.stub.Release.future(request, timeout=_RELEASE_TIMEOUT_S, metadata=link.metadata)
+        except ValueError:  # another thread has closed the channel, and the session with it
+            return
+        self._releasing.add(call)
+        call.add_done_callback(self._released)
+
+    def _released(self, call: Any) -> None:
+        self._releasing.discard(call)
+        if call.cancelled() or call.exception() is not None:
+            self.counters["release_failures"] += 1
+
+    def prefetch(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
+        return int(self._attachment.call("Prefetch", verbs.prefetch_request(namespace_id, keys), timeout_s).started)
+
+    def put(
+        self,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        sources: Sequence[memoryview],
+        *,
+        parent: BlockKey | None = None,
+        durability: Durability | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[ReserveOutcome, ...]:
+        check_buffers(list(sources), count=len(keys), block_bytes=self._block_bytes(namespace_id), is_written=False)
+        deadline_s = self._attachment.deadline(timeout_s)
+        link = self._attachment.link(deadline_s)
+        if link.arena is None:
+            verbs.check_keys(keys)
+            return self._stream_put(link, namespace_id, keys, sources, parent, durability, deadline_s)
+        return self._attachment.with_link(
+            deadline_s, lambda link: self._put_on(link, namespace_id, keys, sources, parent, durability, deadline_s)
+        )
+
+    def _put_on(
+        self,
+        link: Link,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        sources: Sequence[memoryview],
+        parent: BlockKey | None,
+        durability: Durability | None,
+        deadline_s: float,
+    ) -> tuple[ReserveOutcome, ...]:
+        """Reserve, copy, commit on one link, without the objects that a caller of the single verbs gets."""
+        assert link.arena is not None
+        reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
+        outcomes = verbs.outcomes_for(keys, reply)
+        granted = [source for outcome, source in zip(outcomes, sources, strict=True) if outcome is ReserveOutcome.GRANTED]
+        for offset, source in zip(reply.offsets, granted, strict=True):
+            copy_block(link.arena.view(offset, source.nbytes), source)
+        if granted:
+            request = verbs.commit_request(reply.reservation_id, [], durability)  # no keys: all that were granted
+            self._attachment.call_on(link, "Commit", request, deadline_s)
+        return outcomes
+
+    def get(
+        self,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        targets: Sequence[memoryview],
+        *,
+        timeout_s: float | None = None,
+    ) -> int:
+        check_buffers(list(targets), count=len(keys), block_bytes=self._block_bytes(namespace_id), is_written=True)
+        lease = self.acquire(namespace_id, keys, timeout_s=timeout_s)
+        try:
+            for run in lease.runs():
+                for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
+                    copy_block(target, block)
+            return lease.num_blocks if lease.is_valid else 0
+        finally:
+            self.release(lease)
+
+    def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
+        return int(self._attachment.call("Delete", verbs.delete_request(namespace_id, keys), timeout_s).deleted)
+
+    def clear(self, namespace_id: NamespaceId, *, timeout_s: float | None = None) -> int:
+        return int(self._attachment.call("Clear", pb.ClearRequest(namespace_id=namespace_id), timeout_s).deleted)
+
+    def stats(self, *, timeout_s: float | None = None) -> StoreStats:
+        return messages.stats_of(self._attachment.call("Stats", pb.StatsRequest(), timeout_s))
+
+    def flush(self, *, timeout_s: float | None = None) -> int:
+        return int(self._attachment.call("Flush", pb.FlushRequest(), timeout_s).written)
+
+    def drain(self, *, timeout_s: float | None = None) -> int:
+        """The daemon takes nothing new from now on; returns when nothing is dirty: how many blocks were written."""
+        return int(self._attachment.call("Drain", pb.DrainRequest(), timeout_s).written)
+
+    def verify(self) -> Iterator[pb.VerifyEvent]:
+        """The daemon reads and checks every frame; events of progress, the last one is `done`. Has no deadline."""
+        link = self._attachment.link(self._attachment.deadline(None))
+        try:
+            yield from link.stub.Verify(pb.VerifyRequest(), metadata=link.metadata)
+        except grpc.RpcError as error:
+            raise self._attachment.translated(link, error) from error
+
+    def close(self) -> None:
+        for call in list(self._releasing):  # the daemon takes back with the session what they would have released
+            call.cancel()
+        self._attachment.close()

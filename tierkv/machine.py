@@ -1,0 +1,85 @@
+"""How much of this machine a store may take when nobody says: a share of what is free, within the limits of its cgroup.
+
+Nothing here changes anything; every answer is in bytes and at least small enough to be harmless.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tierkv.settings import GIB, MIB
+
+HOST_SHARE = 0.25
+HOST_SHARE_OF_TMPFS = 0.5
+HOST_BOUNDS_BYTES = (64 * MIB, 64 * GIB)
+DISK_SHARE = 0.2
+DISK_BOUNDS_BYTES = (256 * MIB, 512 * GIB)
+
+_MEMINFO = Path("/proc/meminfo")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60
+
+
+def default_host_bytes(tmpfs: Path = Path("/dev/shm")) -> int:
+    """A quarter of the memory that is available, at most half of the free tmpfs, between 64 MiB and 64 GiB."""
+    budget = int(available_memory_bytes() * HOST_SHARE)
+    if tmpfs.is_dir():
+        budget = min(budget, int(shutil.disk_usage(tmpfs).free * HOST_SHARE_OF_TMPFS))
+    return _within(budget, HOST_BOUNDS_BYTES)
+
+
+def default_disk_bytes(folder: Path) -> int:
+    """A fifth of the disk space that is free where `folder` is or will be, between 256 MiB and 512 GiB."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    return _within(int(shutil.disk_usage(place).free * DISK_SHARE), DISK_BOUNDS_BYTES)
+
+
+def available_memory_bytes() -> int:
+    """What the kernel says is available, or what the cgroup leaves of it."""
+    return min(_meminfo_available_bytes(), _cgroup_available_bytes())
+
+
+def _meminfo_available_bytes() -> int:
+    for line in _MEMINFO.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cgroup_available_bytes() -> int:
+    """The tightest limit minus use over this cgroup and its parents; v2 (unified) and v1 (memory controller)."""
+    left = _UNLIMITED
+    for line in _read(_OWN_CGROUP).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            left = min(left, _least_left(_CGROUP_ROOT, path, "memory.max", "memory.current"))
+        elif "memory" in controllers.split(","):
+            left = min(left, _least_left(_CGROUP_ROOT / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    return left
+
+
+def _least_left(root: Path, path: str, limit_name: str, usage_name: str) -> int:
+    left = _UNLIMITED
+    place = root / path.lstrip("/")
+    while place == root or root in place.parents:
+        limit, usage = _read(place / limit_name).strip(), _read(place / usage_name).strip()
+        if limit.isdigit() and usage.isdigit():
+            left = min(left, max(0, int(limit) - int(usage)))
+        place = place.parent
+    return left
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _within(value: int, bounds: tuple[int, int]) -> int:
+    return max(bounds[0], min(bounds[1], value))

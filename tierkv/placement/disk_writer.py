@@ -1,0 +1,275 @@
+"""The disk writer: the one thread that changes the disk tier. Batches of blocks go down, deletions in order with them.
+
+A block is acknowledged as durable only after the tier's `put` returned (payload, sync, index commit). A medium that refuses a
+write is left alone for `retry_s`; RAM keeps serving, and the state shows in `failure`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from tierkv.clock import Clock
+from tierkv.errors import InternalError, TierKVError
+from tierkv.index.entry import BlockEntry
+from tierkv.model.keys import BlockKey
+from tierkv.model.lifecycle import BlockState
+from tierkv.model.outcomes import MissReason
+from tierkv.placement.residency import Residency
+from tierkv.placement.worker import Worker
+from tierkv.settings import DiskSettings
+from tierkv.tiers.base import PutOutcome, Tier
+
+_log = logging.getLogger(__name__)
+_DEFRAGMENT_ROUNDS = 4
+"""How often more victims are asked for when room is there but in pieces too small for a frame."""
+_BATCH_SHARE = 8
+"""A batch is at most this part of the disk."""
+
+
+class DiskWriter:
+    """Batches blocks to disk: write-through commits wait at most `interval_s`, demotions and flushes do not wait."""
+
+    def __init__(
+        self,
+        *,
+        lock: threading.RLock,
+        residency: Residency,
+        disk: Tier,
+        settings: DiskSettings,
+        clock: Clock,
+        checksum: Callable[[memoryview], bytes],
+    ) -> None:
+        self._lock = lock
+        self._books = residency
+        self._disk = disk
+        self._settings = settings
+        # Blocks of one batch do not push each other out, so that a batch must leave the disk other victims.
+        self._batch_limit_bytes = min(settings.batch_bytes, disk.capacity_bytes // _BATCH_SHARE)
+        self._checksum = checksum
+        self._clock = clock
+        self._queue: deque[BlockEntry] = deque()
+        self._queued_bytes = 0
+        self._oldest_s: float | None = None
+        self._is_urgent = False
+        self._deletes: deque[tuple[list[BlockKey], Future[int]]] = deque()
+        self._waiters: dict[BlockKey, list[Callable[[bool], None]]] = {}
+        self._failed_at_s: float | None = None
+        self.failure: str | None = None
+        self._worker = Worker("tierkv-disk", self._write_once, wait_s=self._seconds_to_wait)
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def stop(self) -> None:
+        self._worker.stop()
+
+    def kick(self) -> None:
+        self._worker.kick()
+
+    @property
+    def is_writable(self) -> bool:
+        """False for `retry_s` after the medium refused a write."""
+        if self._failed_at_s is None:
+            return True
+        return self._clock.monotonic_s() - self._failed_at_s >= self._settings.retry_s
+
+    def enqueue(self, entries: Sequence[BlockEntry]) -> None:
+        """Takes sealed entries, `moves` already raised for this job. Those that somebody waits for are not delayed."""
+        with self._lock:
+            self._queue.extend(entries)
+            self._queued_bytes += sum(entry.block_bytes for entry in entries)
+            self._is_urgent |= any(entry.key in self._waiters for entry in entries)
+            if self._oldest_s is None:
+                self._oldest_s = self._clock.monotonic_s()
+        self._worker.kick()
+
+    def delete(self, keys: list[BlockKey]) -> Future[int]:
+        """Forgets keys on disk, in order with the writes: a key that is committed again later stays. Lock held."""
+        future: Future[int] = Future()
+        self._deletes.append((keys, future))
+        self._worker.kick()
+        return future
+
+    def notify(self, entry: BlockEntry, report: Callable[[bool], None]) -> None:
+        """`report(ok)` when the entry's write is over. Called with the lock held while the entry is queued or about to be."""
+        self._waiters.setdefault(entry.key, []).append(report)
+
+    def is_waited_for(self, entry: BlockEntry) -> bool:
+        return entry.key in self._waiters
+
+    def report_early(self, entry: BlockEntry) -> None:
+        """A block that somebody waits for will not be written: it is on disk already, or lost. Lock held."""
+        for report in self._waiters.pop(entry.key, []):
+            report(entry.is_on_disk)
+
+    def hurry(self) -> None:
+        """What is queued is not delayed any longer. Lock held."""
+        self._is_urgent = True
+        self._worker.kick()
+
+    def _seconds_to_wait(self) -> float | None:
+        with self._lock:
+            if self._oldest_s is None:
+                return None
+            return max(0.0, self._oldest_s + self._settings.interval_s - self._clock.monotonic_s())
+
+    def _write_once(self) -> bool:
+        """Writes one batch, if one is due. True if there may be more."""
+        self._delete_queued()
+        with self._lock:
+            batch = self._take_batch()
+        if not batch:
+            return False
+        stored: list[BlockEntry] = []
+        try:
+            stored = self._write(batch)
+        except Exception:
+            _log.exception("a batch could not be written")
+        finally:  # whatever happened, no block stays held and nobody waits for ever
+            self._settle(batch, stored)
+        return True
+
+    def _write(self, batch: Sequence[BlockEntry]) -> list[BlockEntry]:
+        """Brings a batch to disk; returns those of its blocks that are there now."""
+        with self._lock:
+            victims, admitted = self._admit(batch)
+        if not self._make_room(victims):
+            return []
+        outcomes = self._put_making_room(admitted)
+        return [entry for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE]
+
+    def _settle(self, batch: Sequence[BlockEntry], stored: Sequence[BlockEntry]) -> None:
+        """Ends the moves of a batch: the books learn what is on disk, evicting blocks leave the arena, waiters hear of it."""
+        books = self._books
+        with self._lock:
+            for entry in stored:
+                entry.is_on_disk = books.index.is_current(entry)
+            orphans = [entry.key for entry in stored if not entry.is_on_disk]
+            for entry in batch:
+                if not entry.is_on_disk and books.index.is_current(entry):
+                    books.lose_disk(entry.key, None)
+            reports = [(report, entry.is_on_disk) for entry in batch for report in self._finish(entry)]
+        self._make_room(orphans)  # deleted while they were written: they must not come back
+        for report, is_on_disk in reports:
+            report(is_on_disk)
+
+    def _admit(self, batch: Sequence[BlockEntry]) -> tuple[list[BlockKey], list[BlockEntry]]:
+        """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
+        victims: list[BlockKey] = []
+        admitted: list[BlockEntry] = []
+        for entry in batch:
+            room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
+            if room is not None:
+                victims.extend(room)
+                admitted.append(entry)
+        return victims, admitted
+
+    def _is_wanted(self, entry: BlockEntry) -> bool:
+        if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:
+            return False
+        # A crossing: bytes that survived a restart in the arena are believed only after a look at them.
+        if entry.is_verified:
+            return True
+        view = self._books.host.view(entry.placed_at())[: entry.block_bytes]
+        entry.is_verified = self._checksum(view) == entry.sealed_record().checksum
+        if not entry.is_verified:
+            self._books.counters["arena_stale"] += 1
+            self._books.lose_host(entry, MissReason.CHECKSUM)
+        return entry.is_verified
+
+    def _delete_queued(self) -> None:
+        while self._deletes:
+            keys, future = self._deletes.popleft()
+            try:
+                future.set_result(self._disk.delete(keys))
+            except Exception as error:
+                _log.exception("deleting from disk failed")
+                future.set_exception(InternalError("deleting from disk failed", error=error))
+
+    def _take_batch(self) -> list[BlockEntry]:
+        for entry in self._books.to_demote:
+            self._queue.append(entry)
+            self._queued_bytes += entry.block_bytes
+            self._is_urgent = True
+        self._books.to_demote.clear()
+        is_due = self._is_urgent or self._queued_bytes >= self._batch_limit_bytes
+        if not is_due and self._oldest_s is not None:
+            is_due = self._clock.monotonic_s() >= self._oldest_s + self._settings.interval_s
+        batch: list[BlockEntry] = []
+        num_bytes = 0
+        while is_due and self._queue and num_bytes < self._batch_limit_bytes:
+            entry = self._queue.popleft()
+            num_bytes += entry.block_bytes
+            batch.append(entry)
+        self._queued_bytes -= num_bytes
+        if not self._queue:
+            self._is_urgent = False
+            self._oldest_s = None
+        return batch
+
+    def _put_making_room(self, entries: list[BlockEntry]) -> list[PutOutcome]:
+        """Puts blocks; where the tier has room by weight but not in one piece, evicts beyond need and tries again."""
+        outcomes = self._put(entries)
+        for spare_blocks in range(1, _DEFRAGMENT_ROUNDS + 1):
+            lacking = [idx for idx, outcome in enumerate(outcomes) if outcome is PutOutcome.NO_SPACE]
+            if not lacking or self._disk.degraded is not None:
+                break
+            with self._lock:
+                victims = self._books.plan_spare_disk_room([entries[idx] for idx in lacking], spare_blocks)
+            if not victims or not self._make_room(victims):
+                break
+            for idx, outcome in zip(lacking, self._put([entries[idx] for idx in lacking]), strict=True):
+                outcomes[idx] = outcome
+        self._note_health(outcomes)
+        return outcomes
+
+    def _make_room(self, keys: Sequence[BlockKey]) -> bool:
+        """Forgets keys on disk. False when the index refuses: nothing may then be written in their place."""
+        if not keys:
+            return True
+        try:
+            self._disk.delete(keys)
+        except TierKVError as error:
+            _log.warning("the disk does not forget %d blocks: %s", len(keys), error)
+            self._failed_at_s = self._clock.monotonic_s()
+            self.failure = f"the disk index refuses changes ({error}); RAM keeps serving"
+            return False
+        return True
+
+    def _put(self, entries: list[BlockEntry]) -> list[PutOutcome]:
+        if not entries:
+            return []
+        items = [(entry.sealed_record(), self._books.host.view(entry.placed_at())[: entry.block_bytes]) for entry in entries]
+        try:
+            outcomes = self._disk.put(items)
+        except Exception:
+            _log.exception("writing to disk failed")
+            return [PutOutcome.NO_SPACE] * len(items)
+        stored = sum(
+            record.payload_bytes for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED
+        )
+        with self._lock:
+            self._books.counters["disk_written_bytes"] += stored
+        return outcomes
+
+    def _note_health(self, outcomes: Sequence[PutOutcome]) -> None:
+        refused = sum(outcome is PutOutcome.NO_SPACE for outcome in outcomes)
+        if self._disk.degraded is not None:
+            self._failed_at_s = self._clock.monotonic_s()
+            self.failure = self._disk.degraded
+        elif outcomes and not refused:
+            self._failed_at_s = None
+            self.failure = None
+        with self._lock:
+            self._books.counters["disk_write_refusals"] += refused
+
+    def _finish(self, entry: BlockEntry) -> list[Callable[[bool], None]]:
+        """Ends the move; an evicting block leaves the arena now. Returns whom to tell, after the lock."""
+        if entry.state is BlockState.EVICTING:
+            self._books.finish_eviction(entry)
+        self._books.end_move(entry)
+        return self._waiters.pop(entry.key, [])

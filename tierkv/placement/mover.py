@@ -1,0 +1,259 @@
+"""The mover: threads that carry bytes between tiers. Order of every move: put, verify, index, then let go of the source.
+
+    commit ─→ Scribe: checksum, arena index ─→ DiskWriter: batches to disk ─→ waiters (strict, flush)
+    acquire of a disk block ─→ Promoter: read into the arena, verified ─→ Scribe: arena index
+
+No lock is held over I/O: a job raises `entry.moves` under the lock before it looks at bytes and lowers it afterwards, which keeps
+the extent where it is. The arena index has one writer, the scribe, so its puts and forgets keep their order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tierkv.clock import Clock
+from tierkv.errors import CapacityError
+from tierkv.index.entry import BlockEntry
+from tierkv.model.keys import BlockKey
+from tierkv.model.lifecycle import BlockEvent, BlockState
+from tierkv.model.outcomes import BlockRecord, Extent, MissReason
+from tierkv.placement.disk_writer import DiskWriter
+from tierkv.placement.planner import is_written_through
+from tierkv.placement.residency import Residency
+from tierkv.placement.waiting import Countdown
+from tierkv.placement.worker import Worker
+from tierkv.settings import StoreSettings
+from tierkv.tiers.base import GetOutcome
+
+_log = logging.getLogger(__name__)
+IDENTITY_CODEC = 0
+_SCRIBE_BATCH_BLOCKS = 256
+_SCRIBE_PAUSE_S = 0.002
+"""Lets the answer to a commit leave before the scribe wants the interpreter, and gathers commits that come together."""
+
+Checksum = Callable[[memoryview], bytes]
+
+
+class Mover:
+    """Owns the threads. `start` and `stop` frame its life; everything between is asynchronous."""
+
+    def __init__(
+        self,
+        *,
+        lock: threading.RLock,
+        residency: Residency,
+        settings: StoreSettings,
+        clock: Clock,
+        checksum: Checksum,
+    ) -> None:
+        self._lock = lock
+        self._books = residency
+        self._checksum = checksum
+        self._settings = settings
+        self._scribe = Worker("tierkv-scribe", self._scribe_once, pause_s=_SCRIBE_PAUSE_S)
+        self._promoters = ThreadPoolExecutor(settings.promote_threads, thread_name_prefix="tierkv-promote")
+        self.writer: DiskWriter | None = None
+        if residency.disk is not None:
+            self.writer = DiskWriter(
+                lock=lock, residency=residency, disk=residency.disk, settings=settings.disk, clock=clock, checksum=checksum
+            )
+
+    def start(self) -> None:
+        self._scribe.start()
+        if self.writer is not None:
+            self.writer.start()
+
+    def stop(self) -> None:
+        """Ends the threads; queued work is left. Call after a flush."""
+        self._promoters.shutdown(wait=True, cancel_futures=True)
+        if self.writer is not None:
+            self.writer.stop()
+        self._scribe.stop()
+
+    def kick(self) -> None:
+        """There is work in the books' lists; called with the lock held or not."""
+        self._scribe.kick()
+        if self._books.to_demote and self.writer is not None:
+            self.writer.kick()
+
+    # -- sealing and the arena index -------------------------------------------------------------------------------------
+
+    def _scribe_once(self) -> bool:
+        """Seals committed blocks and brings the arena index up to date. True if there may be more."""
+        books = self._books
+        with self._lock:
+            fresh = books.to_seal[:_SCRIBE_BATCH_BLOCKS]
+            del books.to_seal[:_SCRIBE_BATCH_BLOCKS]
+            forgets = set(books.to_forget)
+            books.to_forget.clear()
+        if not fresh and not forgets:
+            return False
+        try:
+            self._seal_all(fresh, forgets)
+        finally:  # whatever happened, no block stays held
+            with self._lock:
+                self._pass_on(fresh)
+        return True
+
+    def _seal_all(self, fresh: Sequence[BlockEntry], forgets: set[BlockKey]) -> None:
+        """Checksums and arena index; blocks that were deleted meanwhile need neither."""
+        for entry in fresh:
+            if entry.record is None and entry.state is not BlockState.LOST:
+                entry.record = self._seal(entry)
+        with self._lock:
+            puts = [(entry.sealed_record(), entry.placed_at()) for entry in fresh if entry.state is not BlockState.LOST]
+            present = {record.key for record, _ in puts}
+            forgets = {key for key in forgets if key not in present and not self._is_in_arena(key)}
+        self._write_arena_index(puts, forgets)
+
+    def _pass_on(self, entries: Sequence[BlockEntry]) -> None:
+        """A job is over: a block that is to be on disk goes to the writer, which ends the move; for others it ends here."""
+        to_write: list[BlockEntry] = []
+        for entry in entries:
+            is_waited_for = self.writer is not None and self.writer.is_waited_for(entry)
+            is_wanted = is_waited_for or is_written_through(entry.durability)
+            if self.writer is not None and is_wanted and not entry.is_on_disk and entry.state is not BlockState.LOST:
+                to_write.append(entry)
+            else:
+                if self.writer is not None:
+                    self.writer.report_early(entry)
+                self._books.end_move(entry)
+        if to_write and self.writer is not None:
+            self.writer.enqueue(to_write)
+
+    def write(self, entry: BlockEntry, report: Callable[[bool], None]) -> None:
+        """Sees to it that a block with a host copy is written to disk; `report(ok)` then. Lock held; needs a disk tier."""
+        assert self.writer is not None
+        self.writer.notify(entry, report)
+        if entry.moves == 0:  # otherwise the job under way passes the block on
+            entry.moves += 1
+            self.writer.enqueue([entry])
+
+    def write_each(self, entries: Sequence[BlockEntry], finish: Callable[[int], None]) -> None:
+        """Writes blocks with host copies to disk; `finish(failures)` when the last is over. Lock held; needs a disk tier."""
+        countdown = Countdown(len(entries), finish)
+        for entry in entries:
+            self.write(entry, countdown.report)
+
+    def write_all(self, entries: Sequence[BlockEntry]) -> Future[None] | None:
+        """A future of all these blocks being on disk (CapacityError where one cannot be), None for no blocks. Lock held."""
+        if not entries:
+            return None
+        future: Future[None] = Future()
+
+        def finish(failures: int) -> None:
+            if failures:
+                sentence = "blocks could not be written to disk; they are visible, not durable"
+                future.set_exception(CapacityError(sentence, blocks=failures))
+            else:
+                future.set_result(None)
+
+        self.write_each(entries, finish)
+        return future
+
+    def _seal(self, entry: BlockEntry) -> BlockRecord:
+        checksum = self._checksum(self._books.host.view(entry.placed_at())[: entry.block_bytes])
+        return BlockRecord(
+            key=entry.key,
+            namespace_id=entry.namespace_id,
+            parent=entry.parent,
+            generation=entry.generation,
+            block_bytes=entry.block_bytes,
+            checksum=checksum,
+            codec=IDENTITY_CODEC,
+            payload_bytes=entry.block_bytes,
+            payload_checksum=checksum,
+        )
+
+    def _is_in_arena(self, key: BlockKey) -> bool:
+        entry = self._books.index.get(key)
+        return entry is not None and entry.has_host_copy and entry.record is not None
+
+    def _write_arena_index(self, puts: list[tuple[BlockRecord, Extent]], forgets: set[BlockKey]) -> None:
+        try:
+            self._books.host.adopt(puts)
+            self._books.host.forget(forgets)
+        except Exception:
+            # The arena index only makes a restart warmer; what it misses is on disk or recomputed.
+            self._books.counters["arena_index_failures"] += 1
+            _log.exception("the arena index could not be written")
+
+    # -- promotion -------------------------------------------------------------------------------------------------------
+
+    def promote(self, entries: Sequence[BlockEntry]) -> Future[None]:
+        """Reads FILLING entries from disk; afterwards each is READY or gone. Called with the lock held, moves already raised."""
+        return self._submit(self._promote_now, entries)
+
+    def verify(self, entries: Sequence[BlockEntry]) -> Future[None]:
+        """Checks bytes that survived a restart in the arena; afterwards each is verified or lost. Moves already raised."""
+        return self._submit(self._verify_now, entries)
+
+    def _submit(self, job: Callable[[list[BlockEntry]], None], entries: Sequence[BlockEntry]) -> Future[None]:
+        future = self._promoters.submit(job, list(entries))
+        for entry in entries:
+            entry.promotion = future
+        return future
+
+    def _promote_now(self, entries: list[BlockEntry]) -> None:
+        outcomes, records = self._read_disk(entries)
+        with self._lock:
+            for entry, outcome, record in zip(entries, outcomes, records, strict=True):
+                entry.promotion = None
+                if outcome is GetOutcome.HIT and record is not None:
+                    entry.record = _in_host_form(record)
+                    entry.is_verified = True
+                    self._books.became_readable(entry, BlockEvent.VERIFIED)
+                    self._books.counters["promoted_bytes"] += entry.block_bytes
+                    self._books.to_seal.append(entry)  # for the arena index; the move ends there
+                else:
+                    self._count_loss(outcome)
+                    entry.is_on_disk = False
+                    self._books.lose_disk(entry.key, MissReason.CHECKSUM)
+                    self._books.lose_host(entry, MissReason.CHECKSUM)
+                    self._books.end_move(entry)
+        self.kick()
+
+    def _read_disk(self, entries: list[BlockEntry]) -> tuple[list[GetOutcome], list[BlockRecord | None]]:
+        disk = self._books.disk
+        if disk is None:
+            return [GetOutcome.MISS] * len(entries), [None] * len(entries)
+        keys = [entry.key for entry in entries]
+        targets = [self._books.host.view(entry.placed_at())[: entry.block_bytes] for entry in entries]
+        try:
+            records = [disk.record(key) for key in keys]
+            return disk.get(keys, targets), records
+        except Exception:
+            _log.exception("reading from disk failed")
+            return [GetOutcome.MISS] * len(entries), [None] * len(entries)
+
+    def _verify_now(self, entries: list[BlockEntry]) -> None:
+        for entry in entries:
+            view = self._books.host.view(entry.placed_at())[: entry.block_bytes]
+            is_intact = self._checksum(view) == entry.sealed_record().checksum
+            if not is_intact and entry.is_on_disk:
+                # Nobody reads an unverified block, so its extent can be filled again from the disk's copy.
+                outcomes, _ = self._read_disk([entry])
+                is_intact = outcomes[0] is GetOutcome.HIT
+            with self._lock:
+                entry.promotion = None
+                if is_intact:
+                    entry.is_verified = True
+                elif entry.state is not BlockState.LOST:
+                    self._books.counters["arena_stale"] += 1
+                    if entry.is_on_disk:
+                        self._books.lose_disk(entry.key, MissReason.CHECKSUM)
+                    self._books.lose_host(entry, MissReason.CHECKSUM)
+                self._pass_on([entry])
+        self.kick()
+
+    def _count_loss(self, outcome: GetOutcome) -> None:
+        self._books.counters["damaged" if outcome is GetOutcome.DAMAGED else "disk_read_misses"] += 1
+
+
+def _in_host_form(record: BlockRecord) -> BlockRecord:
+    """The record of a block whose exact bytes lie in the arena, whatever codec the disk keeps it in."""
+    return dataclasses.replace(record, codec=IDENTITY_CODEC, payload_bytes=record.block_bytes, payload_checksum=record.checksum)

@@ -1,0 +1,81 @@
+"""Which moves: pure functions over what is known of a block. No I/O, no state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tierkv.index.entry import BlockEntry
+from tierkv.model.outcomes import Durability, TierName
+
+
+class Eviction(StrEnum):
+    """How a victim leaves the host tier."""
+
+    DROP = "drop"
+    """Its disk copy stays: free the extent at once."""
+    DEMOTE = "demote"
+    """Write it to disk first, then free the extent; a hit meanwhile cancels."""
+    DISCARD = "discard"
+    """There is nowhere to put it."""
+
+
+class Readiness(StrEnum):
+    """What stands between a held block and its reader."""
+
+    READY = "ready"
+    VERIFY = "verify"
+    """Bytes survived a restart in the arena; their checksum is checked first."""
+    WAIT = "wait"
+    """A promotion or a verification is under way."""
+    PROMOTE = "promote"
+    """Only the disk has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Blocks [start_idx, stop_idx) of a request that share one readiness other than READY."""
+
+    start_idx: int
+    stop_idx: int
+    readiness: Readiness
+
+
+def plan_eviction(*, is_on_disk: bool, is_disk_writable: bool) -> Eviction:
+    """How a victim leaves (design: a key is always somewhere, unless there is nowhere)."""
+    if is_on_disk:
+        return Eviction.DROP
+    return Eviction.DEMOTE if is_disk_writable else Eviction.DISCARD
+
+
+def is_written_through(durability: Durability) -> bool:
+    """Whether a commit under this promise goes to disk without waiting for a demotion."""
+    return durability is not Durability.VOLATILE
+
+
+def found_in(entry: BlockEntry) -> TierName:
+    """The tier that serves a held block now."""
+    return TierName.HOST if entry.has_host_copy else TierName.DISK
+
+
+def readiness(entry: BlockEntry) -> Readiness:
+    """What a reader of a held block waits for; an evicting block must have been rescued before."""
+    if entry.promotion is not None:
+        return Readiness.WAIT
+    if entry.is_readable:
+        return Readiness.READY if entry.is_verified else Readiness.VERIFY
+    return Readiness.PROMOTE
+
+
+def plan_runs(kinds: Sequence[Readiness], *, run_blocks: int) -> list[Run]:
+    """Groups consecutive blocks that are not READY into runs of one kind and at most `run_blocks` blocks."""
+    runs: list[Run] = []
+    start = 0
+    for stop in range(1, len(kinds) + 1):
+        is_boundary = stop == len(kinds) or kinds[stop] is not kinds[start] or stop - start == run_blocks
+        if is_boundary:
+            if kinds[start] is not Readiness.READY:
+                runs.append(Run(start, stop, kinds[start]))
+            start = stop
+    return runs

@@ -1,0 +1,54 @@
+"""Futures that wait for several things at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Countdown:
+    """Calls `finish` once, when `count` parts have reported; parts may report from any thread."""
+
+    def __init__(self, count: int, finish: Callable[[int], None]) -> None:
+        self._remaining = count
+        self._failures = 0
+        self._finish = finish
+        self._lock = threading.Lock()
+        if count == 0:
+            finish(0)
+
+    def report(self, ok: bool) -> None:
+        """One part is done; `finish` gets the number of parts that failed."""
+        with self._lock:
+            self._remaining -= 1
+            self._failures += not ok
+            is_last = self._remaining == 0
+        if is_last:
+            self._finish(self._failures)
+
+
+def resolved(value: T) -> Future[T]:
+    """A future that is done."""
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
+
+
+def after_all(futures: list[Future[None]], evaluate: Callable[[], T]) -> Future[T]:
+    """A future of `evaluate()`, called when every one of `futures` is done, whatever became of them."""
+    result: Future[T] = Future()
+
+    def finish(_failures: int) -> None:
+        try:
+            result.set_result(evaluate())
+        except Exception as error:  # the waiter must hear of a bug, not hang
+            result.set_exception(error)
+
+    countdown = Countdown(len(futures), finish)
+    for future in futures:
+        future.add_done_callback(lambda done: countdown.report(done.exception() is None))
+    return result

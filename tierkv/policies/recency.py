@@ -1,0 +1,67 @@
+"""A recency list: weighted keys from least to most recent, with their total weight. The one building block of the policies here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class RecencyList(Generic[K]):
+    """Keys in order of recency. Every method costs O(1), save `check_integrity`.
+
+    An OrderedDict, not a dict: taking the oldest key of a dict that is used as a queue walks over every hole left at its front.
+    """
+
+    __slots__ = ("_weights", "total")
+
+    def __init__(self) -> None:
+        self._weights: OrderedDict[K, int] = OrderedDict()
+        self.total = 0
+        """Sum of the weights."""
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._weights
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __iter__(self) -> Iterator[K]:
+        """Least recent first."""
+        return iter(self._weights)
+
+    def __reversed__(self) -> Iterator[K]:
+        """Most recent first."""
+        return reversed(self._weights)
+
+    def weight(self, key: K) -> int:
+        """The weight of a key that is in the list; KeyError otherwise."""
+        return self._weights[key]
+
+    def append(self, key: K, weight: int) -> None:
+        """Adds a key that is not in the list as the most recent."""
+        self._weights[key] = weight
+        self.total += weight
+
+    def touch(self, key: K) -> None:
+        """Makes a key that is in the list the most recent."""
+        self._weights.move_to_end(key)
+
+    def pop(self, key: K) -> int:
+        """Removes a key that is in the list; returns its weight."""
+        weight = self._weights.pop(key)
+        self.total -= weight
+        return weight
+
+    def pop_oldest(self) -> K:
+        """Removes the least recent key of a list that is not empty."""
+        key, weight = self._weights.popitem(last=False)
+        self.total -= weight
+        return key
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless weights are positive and sum to `total`. O(n)."""
+        assert all(weight > 0 for weight in self._weights.values()), "a weight is not positive"
+        assert self.total == sum(self._weights.values()), f"total {self.total} is not the sum of the weights"

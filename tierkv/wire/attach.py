@@ -1,0 +1,213 @@
+"""The messages of the attach handshake: fixed binary, bounded before they are believed. docs/protocol.md, "Attach".
+
+Pure encoding plus two blocking helpers for the client's side of the socket; the daemon's side is `tierkvd.attach`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from tierkv.errors import DataError, InvalidRequestError, TierKVError, UnavailableError
+from tierkv.wire.kinds import CLASS_OF_KIND, ErrorKind, kind_of
+from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION, SECRET_BYTES
+
+MAGIC = b"TKVA"
+FORMAT_VERSION = 1
+BODY_BYTES_LIMIT = 4_096
+DESCRIPTORS_LIMIT = 4
+_TEXT_BYTES_LIMIT = 2_048
+_HEADER = struct.Struct("<4sHHI")
+_HELLO = struct.Struct("<HH")
+_WELCOME = struct.Struct(f"<QQ{SECRET_BYTES}sHHH")
+_REFUSAL = struct.Struct("<HH")
+HEADER_BYTES = _HEADER.size
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    REFUSAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a client says first."""
+
+    label: str
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What the daemon answers; `num_descriptors` descriptors travel beside it, the arena first."""
+
+    arena_bytes: int
+    prefaulted_bytes: int
+    attach_secret: bytes
+    daemon_version: str
+    grpc_socket_name: str
+    num_descriptors: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The outcome of a handshake. The caller owns `arena_fd` and closes it once the arena is mapped."""
+
+    welcome: Welcome
+    arena_fd: int
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """Raises InvalidRequestError for a label above 256 bytes."""
+    label = hello.label.encode()
+    if len(label) > LABEL_BYTES:
+        raise InvalidRequestError("a label has at most 256 bytes", length=len(label))
+    return _message(Kind.HELLO, _HELLO.pack(hello.protocol_version, len(label)) + label)
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    version, name = welcome.daemon_version.encode(), welcome.grpc_socket_name.encode()
+    body = _WELCOME.pack(
+        welcome.arena_bytes,
+        welcome.prefaulted_bytes,
+        welcome.attach_secret,
+        welcome.num_descriptors,
+        len(version),
+        len(name),
+    )
+    return _message(Kind.WELCOME, body + version + name)
+
+
+def encode_refusal(error: TierKVError) -> bytes:
+    text = str(error).encode()[:_TEXT_BYTES_LIMIT]
+    return _message(Kind.REFUSAL, _REFUSAL.pack(kind_of(error), len(text)) + text)
+
+
+def decode_header(header: bytes) -> tuple[Kind, int]:
+    """Kind and length of the body. Raises DataError for a foreign magic, version, kind or an excessive length."""
+    if len(header) != HEADER_BYTES:
+        raise DataError("the attach message is cut off", length=len(header))
+    magic, version, kind, length = _HEADER.unpack(header)
+    if magic != MAGIC:
+        raise DataError("this is not an attach message", magic=magic)
+    if version != FORMAT_VERSION:
+        raise DataError("the attach message has another format version", version=version, known=FORMAT_VERSION)
+    if length > BODY_BYTES_LIMIT:
+        raise DataError("the attach message is too long", length=length, limit=BODY_BYTES_LIMIT)
+    if kind not in Kind.__members__.values():
+        raise DataError("the attach message has an unknown kind", kind=kind)
+    return Kind(kind), length
+
+
+def decode_hello(body: bytes) -> Hello:
+    """Raises DataError for a malformed body. Whether the protocol version is acceptable is the daemon's decision."""
+    (version, length), texts = _fixed(_HELLO, body)
+    if length > LABEL_BYTES:
+        raise DataError("the label is too long", length=length, limit=LABEL_BYTES)
+    (label,) = _texts(texts, length)
+    return Hello(label=label, protocol_version=version)
+
+
+def decode_welcome(body: bytes) -> Welcome:
+    """Raises DataError for a malformed body or a socket name that leaves its folder."""
+    (arena, prefaulted, secret, descriptors, version_length, name_length), texts = _fixed(_WELCOME, body)
+    version, name = _texts(texts, version_length, name_length)
+    if not name or "/" in name or "\0" in name or name in {".", ".."}:
+        raise DataError("the daemon named a socket outside its folder", name=name)
+    if not arena or prefaulted > arena or not 1 <= descriptors <= DESCRIPTORS_LIMIT:
+        raise DataError("the daemon's welcome is impossible", arena_bytes=arena, prefaulted=prefaulted, descriptors=descriptors)
+    return Welcome(arena, prefaulted, secret, version, name, descriptors)
+
+
+def decode_refusal(body: bytes) -> TierKVError:
+    """The error that the daemon answered with; a number this side does not know is an UnavailableError with the text."""
+    (number, length), texts = _fixed(_REFUSAL, body)
+    (text,) = _texts(texts, length)
+    cls = CLASS_OF_KIND[ErrorKind(number)] if number in ErrorKind.__members__.values() else UnavailableError
+    return cls(text)
+
+
+def handshake(connection: socket.socket, hello: Hello) -> Attached:
+    """The client's side, on a connected blocking socket with a timeout. Does not close the socket.
+
+    Raises what the daemon refused with, UnavailableError where it hung up or was too slow, DataError where it talked nonsense.
+    Descriptors that came with a bad answer are closed.
+    """
+    descriptors: list[int] = []
+    try:
+        connection.sendall(encode_hello(hello))
+        header, descriptors = _receive_with_descriptors(connection)
+        kind, length = decode_header(header)
+        body = _receive_exactly(length, connection.recv)
+        if kind is Kind.REFUSAL:
+            raise decode_refusal(body)
+        if kind is not Kind.WELCOME:
+            raise DataError("the daemon answered with the wrong kind of message", kind=kind.name)
+        welcome = decode_welcome(body)
+        if len(descriptors) != welcome.num_descriptors:
+            raise DataError("descriptors are missing", expected=welcome.num_descriptors, received=len(descriptors))
+        arena_fd, *others = descriptors
+        descriptors = others
+        return Attached(welcome, arena_fd)
+    except OSError as error:
+        raise UnavailableError("the attach handshake failed", error=error.strerror or type(error).__name__) from error
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _receive_with_descriptors(connection: socket.socket) -> tuple[bytes, list[int]]:
+    data, descriptors, flags, _ = socket.recv_fds(connection, HEADER_BYTES, DESCRIPTORS_LIMIT)
+    try:
+        if not data:
+            raise UnavailableError("the daemon hung up during the attach handshake")
+        if flags & socket.MSG_CTRUNC:
+            raise DataError("descriptors were lost on the way; is the limit of open files reached?", received=len(descriptors))
+        rest = _receive_exactly(HEADER_BYTES - len(data), connection.recv)
+    except (TierKVError, OSError):
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    return data + rest, list(descriptors)
+
+
+def _receive_exactly(length: int, receive: Callable[[int], bytes]) -> bytes:
+    parts = bytearray()
+    while len(parts) < length:
+        part = receive(length - len(parts))
+        if not part:
+            raise UnavailableError("the daemon hung up during the attach handshake", received=len(parts), expected=length)
+        parts += part
+    return bytes(parts)
+
+
+def _message(kind: Kind, body: bytes) -> bytes:
+    if len(body) > BODY_BYTES_LIMIT:
+        raise InvalidRequestError("an attach message is too long", length=len(body), limit=BODY_BYTES_LIMIT)
+    return _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(body)) + body
+
+
+def _fixed(layout: struct.Struct, body: bytes) -> tuple[tuple[Any, ...], bytes]:
+    if len(body) < layout.size:
+        raise DataError("the attach message is cut off", length=len(body), expected=layout.size)
+    return layout.unpack_from(body), body[layout.size :]
+
+
+def _texts(data: bytes, *lengths: int) -> list[str]:
+    if sum(lengths) != len(data):
+        raise DataError("the lengths in an attach message do not add up", expected=sum(lengths), found=len(data))
+    texts: list[str] = []
+    start = 0
+    for length in lengths:
+        try:
+            texts.append(data[start : start + length].decode())
+        except UnicodeDecodeError as error:
+            raise DataError("a text in an attach message is not UTF-8", text=data[start : start + length]) from error
+        start += length
+    return texts
