@@ -24,6 +24,9 @@ from tierkvd.telemetry import log_event
 
 HELLO_TIMEOUT_S = 5.0
 _BACKLOG = 64
+EXCHANGES_LIMIT = 64
+"""Exchanges at once; whoever comes later waits in the backlog for at most one hello's time."""
+_ACCEPT_PAUSE_S = 0.1
 _CREDENTIALS = struct.Struct("3i")
 _log = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ class AttachServer:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
+        self._free = asyncio.Semaphore(EXCHANGES_LIMIT)
 
     def start(self) -> None:
         """Binds (the folder is ours and locked, so an old socket is a dead one's) and begins to accept."""
@@ -64,10 +68,21 @@ class AttachServer:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, _ = await loop.sock_accept(listener)
+            await self._free.acquire()
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors, or the peer left already: the next one must still be served
+                self._free.release()
+                log_event(_log, "attach accept failed", level=logging.WARNING, error=error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
             exchange = loop.create_task(self._serve(connection))
             self._exchanges.add(exchange)
-            exchange.add_done_callback(self._exchanges.discard)
+            exchange.add_done_callback(self._end_exchange)
+
+    def _end_exchange(self, exchange: asyncio.Task[None]) -> None:
+        self._exchanges.discard(exchange)
+        self._free.release()
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:
