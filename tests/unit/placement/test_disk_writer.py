@@ -1,0 +1,135 @@
+"""The disk writer's step, without its thread: what is written, what is refused, and that no block stays held by a job that is over."""
+
+import threading
+
+import pytest
+
+from tests.unit.placement.test_residency import commit, entry_of, reserve
+from tierkv.codecs.checksum import checksum
+from tierkv.errors import UnavailableError
+from tierkv.model.outcomes import BlockRecord
+from tierkv.placement.disk_writer import DiskWriter
+from tierkv.settings import DiskSettings
+from tierkv.testing.clock import ManualClock
+from tierkv.tiers.base import PutOutcome
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def writer(books, disk, clock):
+    return DiskWriter(
+        lock=threading.RLock(),
+        residency=books,
+        disk=disk,
+        settings=DiskSettings(capacity_bytes=disk.capacity_bytes, interval_s=1.0, retry_s=10.0),
+        clock=clock,
+        checksum=checksum,
+    )
+
+
+@pytest.fixture
+def sealed(books):
+    """Four READY, sealed blocks."""
+    entries = [entry_of(number) for number in range(4)]
+    reserve(books, entries)
+    commit(books, entries)
+    for number, entry in enumerate(entries, 1):
+        view = books.host.view(entry.placed_at())[: entry.block_bytes]
+        view[:] = entry.key * (entry.block_bytes // 32)
+        digest = checksum(view)
+        size = entry.block_bytes
+        entry.record = BlockRecord(entry.key, entry.namespace_id, None, number, size, digest, 0, size, digest)
+    return entries
+
+
+def enqueue(writer, entries):
+    for entry in entries:
+        entry.moves += 1
+    writer.enqueue(entries)
+
+
+def test_a_batch_waits_for_its_interval(books, disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    assert not writer._write_once()
+    clock.advance(1.0)
+    assert writer._write_once()
+    assert len(disk) == 4
+    assert [(entry.is_on_disk, entry.moves) for entry in sealed] == [(True, 0)] * 4
+    books.check_integrity()
+
+
+def test_what_somebody_waits_for_does_not_wait(writer, sealed):
+    heard = []
+    for entry in sealed:
+        writer.notify(entry, heard.append)
+    enqueue(writer, sealed)
+    assert writer._write_once()
+    assert heard == [True] * 4
+
+
+def test_a_block_deleted_meanwhile_is_not_written(books, disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    books.lose_host(sealed[0], None)
+    clock.advance(1.0)
+    writer._write_once()
+    assert len(disk) == 3
+    assert (sealed[0].moves, sealed[0].extent) == (0, None)
+
+
+def test_a_full_disk_is_reported_left_alone_for_a_while_and_tried_again(books, disk, writer, clock, sealed, monkeypatch):
+    def refuse(items):
+        disk_state["degraded"] = "full"
+        return [PutOutcome.NO_SPACE] * len(items)
+
+    disk_state = {"degraded": None}
+    monkeypatch.setattr(type(disk), "degraded", property(lambda _: disk_state["degraded"]))
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "put", refuse)
+        heard = []
+        writer.notify(sealed[0], heard.append)
+        enqueue(writer, sealed)
+        writer._write_once()
+    assert heard == [False]
+    assert (writer.failure, writer.is_writable) == ("full", False)
+    assert [(entry.is_on_disk, entry.moves) for entry in sealed] == [(False, 0)] * 4
+    disk_state["degraded"] = None
+    clock.advance(10.0)
+    assert writer.is_writable
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+    assert writer.failure is None
+    assert len(disk) == 4
+    books.check_integrity()
+
+
+def test_an_index_that_refuses_to_forget_holds_no_block(books, disk, writer, clock, sealed, monkeypatch):
+    """Making room fails: the batch is not written, and nothing stays pinned by it."""
+
+    def refuse(keys):
+        raise UnavailableError("the index refuses", keys=len(list(keys)))
+
+    victim = entry_of(99)
+    victim.is_on_disk = True
+    books.index.add(victim)
+    books.disk_policy.on_insert(victim.key, disk.capacity_bytes)
+    monkeypatch.setattr(disk, "delete", refuse)
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    assert writer._write_once()
+    assert [(entry.is_on_disk, entry.moves, entry.is_evictable) for entry in sealed] == [(False, 0, True)] * 4
+    assert "refuses changes" in writer.failure
+
+
+def test_deletions_keep_their_order_with_writes(disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+    gone = writer.delete([entry.key for entry in sealed[:2]])
+    writer._write_once()
+    assert gone.result(0) == 2
+    assert len(disk) == 2
