@@ -26,7 +26,9 @@ HELLO_TIMEOUT_S = 5.0
 _BACKLOG = 64
 EXCHANGES_LIMIT = 64
 """Exchanges at once; whoever comes later waits in the backlog for at most one hello's time."""
-_ACCEPT_PAUSE_S = 0.1
+ACCEPT_PAUSE_S = 0.1
+SERVED_BESIDES = (0,)
+"""Users that are served beside our own: root."""
 _CREDENTIALS = struct.Struct("3i")
 _log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class AttachServer:
             except OSError as error:  # out of descriptors, or the peer left already: the next one must still be served
                 self._free.release()
                 log_event(_log, "attach accept failed", level=logging.WARNING, error=error)
-                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             exchange = loop.create_task(self._serve(connection))
             self._exchanges.add(exchange)
@@ -98,10 +100,11 @@ class AttachServer:
                 _log.exception("an attach exchange failed")
 
     async def _exchange(self, connection: socket.socket) -> None:
-        _check_peer(connection)
         loop = asyncio.get_running_loop()
         kind, length = attach.decode_header(await _receive(loop, connection, attach.HEADER_BYTES))
         hello = attach.decode_hello(await _receive(loop, connection, length))
+        # Not before the hello is read: a socket closed with bytes unread takes the refusal with it.
+        _check_peer(connection)
         if kind is not attach.Kind.HELLO:
             raise InvalidRequestError("the first attach message is a hello", kind=kind.name)
         if hello.protocol_version > PROTOCOL_VERSION:
@@ -123,7 +126,7 @@ def _check_peer(connection: socket.socket) -> None:
     """Raises InvalidRequestError for a process of another user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
-    if uid not in (0, os.getuid()):
+    if uid != os.getuid() and uid not in SERVED_BESIDES:
         raise InvalidRequestError("this daemon serves another user", uid=uid, pid=pid)
 
 

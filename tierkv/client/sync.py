@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -368,14 +368,6 @@ class Client:
     def drain(self, *, timeout_s: float | None = None) -> int:
         """The daemon takes nothing new from now on; returns when nothing is dirty: how many blocks were written."""
         return int(self._attachment.call("Drain", pb.DrainRequest(), timeout_s).written)
-
-    def verify(self) -> Iterator[pb.VerifyEvent]:
-        """The daemon reads and checks every frame; events of progress, the last one is `done`. Has no deadline."""
-        link = self._attachment.link(self._attachment.deadline(None))
-        try:
-            yield from link.stub.Verify(pb.VerifyRequest(), metadata=link.metadata)
-        except grpc.RpcError as error:
-            raise self._attachment.translated(link, error) from error
 
     def close(self) -> None:
         for call in list(self._releasing):  # the daemon takes back with the session what they would have released
