@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -44,7 +45,8 @@ class _Scrub:
 
     def _tell(self) -> None:
         if not self.is_stopped.is_set():
-            self.loop.call_soon_threadsafe(self.news.set)
+            with contextlib.suppress(RuntimeError):  # the loop closed this moment: nobody listens
+                self.loop.call_soon_threadsafe(self.news.set)
 
 
 class Scrubs:
@@ -52,13 +54,15 @@ class Scrubs:
 
     def __init__(self, store: TieredStore) -> None:
         self._store = store
+        self._current: _Scrub | None = None
         self._thread: threading.Thread | None = None
 
     async def run(self) -> AsyncGenerator[pb.VerifyEvent, None]:
         """Events of one scrub; `done` is the last. Raises ConflictError while another one runs."""
-        if self._thread is not None and self._thread.is_alive():
+        # Its outcome says that it is over; the thread may live a moment longer.
+        if self._current is not None and self._current.outcome is None:
             raise ConflictError("a scrub is under way already; wait for its end")
-        scrub = _Scrub(asyncio.get_running_loop(), asyncio.Event())
+        scrub = self._current = _Scrub(asyncio.get_running_loop(), asyncio.Event())
         self._thread = threading.Thread(target=scrub.run, args=(self._store,), name="tierkv-scrub", daemon=True)
         self._thread.start()
         try:

@@ -375,7 +375,7 @@ async def test_verify_reads_everything_and_one_at_a_time(rig, monkeypatch):
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    await eventually(lambda: not rig.servicer.scrubs._thread.is_alive())
+    await eventually(lambda: rig.servicer.scrubs._current.outcome is not None)
     monkeypatch.setattr(rig.store, "verify", lambda progress: VerifyReport(1, 2, ()))
     done = [event.done async for event in rig.stub.Verify(pb.VerifyRequest(), timeout=TIMEOUT_S)]
     assert [(event.frames, event.bytes) for event in done] == [(1, 2)]
