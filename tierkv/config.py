@@ -28,6 +28,9 @@ NOT_SETTINGS = frozenset({"TIERKV_TOKEN", "TIERKV_TRACES"})
 """Variables of the same prefix that belong to clients and tests."""
 DEFAULT_HTTP = "127.0.0.1:9400"
 
+LONGEST_DISK_INTERVAL_S = 0.5
+"""Half of what the durability promise `interval` allows; the other half is for the write itself."""
+
 _UNITS = {
     "": 1,
     "B": 1,
@@ -126,6 +129,13 @@ def _parse_seconds(text: object) -> float:
     return seconds
 
 
+def _parse_interval(text: object) -> float:
+    seconds = _parse_seconds(text)
+    if seconds > LONGEST_DISK_INTERVAL_S:
+        raise InvalidRequestError("the promise of `interval` is one second; choose at most 0.5s", duration=text)
+    return seconds
+
+
 def _parse_flag(text: object) -> bool:
     words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     found = words.get(str(text).lower())
@@ -151,7 +161,7 @@ OPTIONS: dict[str, Callable[[str], object]] = {
     "host_memory": parse_size,
     "disk": parse_size,
     "disk_codec": str,
-    "disk_interval": _parse_seconds,
+    "disk_interval": _parse_interval,
     "segment_size": parse_size,
     "direct_io": _parse_flag,
     "prefault": _parse_flag,

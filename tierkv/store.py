@@ -103,8 +103,7 @@ class TieredStore:
         with self._lock:
             if not self._sessions.close(session):
                 return
-            for lease in self._leases.of_session(session):
-                self._drop_lease(lease)
+            self._drop_leases(session)
             self._saver.end_session(session)
         self._mover.kick()
 
@@ -387,8 +386,10 @@ class TieredStore:
             if self._is_closed:
                 return
             self._is_draining = True
+            # Reservations stay: their clients may still be writing, and a kept arena must remember where.
             for session in self._sessions.all():
-                self.close_session(session)
+                self._sessions.close(session)
+                self._drop_leases(session)
         self.flush().result()
         with self._lock:
             self._is_closed = True
@@ -407,6 +408,10 @@ class TieredStore:
             self._saver.check_integrity()
 
     # -- helpers; lock held ----------------------------------------------------------------------------------------------
+
+    def _drop_leases(self, session: SessionId) -> None:
+        for lease in self._leases.of_session(session):
+            self._drop_lease(lease)
 
     def _drop_lease(self, lease: Lease) -> None:
         self._leases.remove(lease)

@@ -96,9 +96,9 @@ class Sessions:
         return session
 
     def close(self, session: SessionHandle) -> None:
-        """Releases everything it held."""
+        """Releases everything it held; at a stop that is the store's part, which then keeps in mind who may still be writing."""
         session.is_open = False
-        if self._open.pop(session.session, None) is not None:
+        if self._open.pop(session.session, None) is not None and not session.closing.is_set():
             self._store.close_session(session.session)
 
     def announce_stop(self) -> None:

@@ -26,6 +26,8 @@ from tierkv.tiers.base import PutOutcome, Tier
 _log = logging.getLogger(__name__)
 _DEFRAGMENT_ROUNDS = 4
 """How often more victims are asked for when room is there but in pieces too small for a frame."""
+_BATCH_SHARE = 8
+"""A batch is at most this part of the disk."""
 
 
 class DiskWriter:
@@ -45,6 +47,8 @@ class DiskWriter:
         self._books = residency
         self._disk = disk
         self._settings = settings
+        # Blocks of one batch do not push each other out, so that a batch must leave the disk other victims.
+        self._batch_limit_bytes = min(settings.batch_bytes, disk.capacity_bytes // _BATCH_SHARE)
         self._checksum = checksum
         self._clock = clock
         self._queue: deque[BlockEntry] = deque()
@@ -192,12 +196,12 @@ class DiskWriter:
             self._queued_bytes += entry.block_bytes
             self._is_urgent = True
         self._books.to_demote.clear()
-        is_due = self._is_urgent or self._queued_bytes >= self._settings.batch_bytes
+        is_due = self._is_urgent or self._queued_bytes >= self._batch_limit_bytes
         if not is_due and self._oldest_s is not None:
             is_due = self._clock.monotonic_s() >= self._oldest_s + self._settings.interval_s
         batch: list[BlockEntry] = []
         num_bytes = 0
-        while is_due and self._queue and num_bytes < self._settings.batch_bytes:
+        while is_due and self._queue and num_bytes < self._batch_limit_bytes:
             entry = self._queue.popleft()
             num_bytes += entry.block_bytes
             batch.append(entry)

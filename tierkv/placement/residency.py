@@ -288,3 +288,5 @@ class Residency:
             assert left.end <= right.offset, (left, right)
         if self.disk_policy is not None:
             self.disk_policy.check_integrity()
+            unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
+            assert not unknown, unknown  # what no policy knows could never leave the disk

@@ -27,6 +27,8 @@ class Saver:
         self._books = residency
         self._clock = clock
         self._ttl_s = limits.reservation_ttl_s
+        # What living clients of an earlier process were writing rests at most as long as their reservations would have.
+        self._rest_until_s = clock.monotonic_s() + 2 * self._ttl_s
         self.reservations: HoldTable[Reservation] = HoldTable(limit=limits.reservations, noun="reservation")
 
     def reserve(self, session: SessionId, namespace: Namespace, keys: Sequence[BlockKey], parent: BlockKey | None) -> ReserveResult:
@@ -44,6 +46,7 @@ class Saver:
             books.index.add(entry)
         if granted:
             self.reservations.add(Reservation(reservation_id, session, dict(granted), self._clock.monotonic_s() + self._ttl_s))
+        books.host.grant([entry.placed_at() for entry in granted.values()])
         books.counters["reserve_refused"] += len(fresh) - placed
         for idx, key in enumerate(keys):
             if outcomes[idx] is ReserveOutcome.GRANTED and key not in granted:
@@ -84,6 +87,7 @@ class Saver:
         reservation.committed.update(chosen)
         if not reservation.granted:
             self.reservations.remove(reservation)
+        self._books.host.settle([entry.placed_at() for entry in entries])
         for entry in entries:
             entry.generation = self._books.index.next_generation()
             entry.is_verified = True
@@ -135,10 +139,13 @@ class Saver:
                 reservation.is_expired = True
                 reservation.expires_at_s = now_s + self._ttl_s
                 self._books.counters["reservations_expired"] += 1
+        self._books.host.release_resting(is_over=now_s >= self._rest_until_s)
 
     def _drop(self, reservation: Reservation, keys: Sequence[BlockKey]) -> None:
-        for key in keys:
-            self._books.abandon(reservation.granted.pop(key), None)
+        entries = [reservation.granted.pop(key) for key in keys]
+        self._books.host.settle([entry.placed_at() for entry in entries])
+        for entry in entries:
+            self._books.abandon(entry, None)
         if not reservation.granted:
             self.reservations.remove(reservation)
 

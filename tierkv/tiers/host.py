@@ -53,8 +53,11 @@ class HostTier:
             if self._arena.is_new:
                 self._index.clear()
             with collector_paused():
-                recovered = self._index.load(self._arena.fits)
-                self._arena.claim([extent for _, extent in recovered])
+                if not self._arena.is_mapped_elsewhere():
+                    self._arena.grants.clear(self._arena.grants.runs())
+                recovered = self._index.load(self._can_be_believed)
+                self._resting = self._arena.grants.runs()
+                self._arena.claim([extent for _, extent in recovered] + self._resting)
                 self._table: dict[BlockKey, Placed] = {placed[0].key: placed for placed in recovered}
             opened.pop_all()
         self.capacity_bytes = self._arena.size_bytes
@@ -96,6 +99,29 @@ class HostTier:
     def release_extents(self, extents: Sequence[Extent]) -> None:
         """Returns extents to the allocator; their blocks must have been forgotten, or be about to."""
         self._arena.release(extents)
+
+    def grant(self, extents: Sequence[Extent]) -> None:
+        """A client may write into these extents from now on; a restart will know it."""
+        self._arena.grants.mark(extents)
+
+    def settle(self, extents: Sequence[Extent]) -> None:
+        """No client writes into these extents any more."""
+        self._arena.grants.clear(extents)
+
+    def release_resting(self, *, is_over: bool) -> None:
+        """Takes back what clients of an earlier process may have been writing, once none of them maps the arena.
+
+        is_over — they had time enough: it is taken back in any case.
+        """
+        if not self._resting or not (is_over or not self._arena.is_mapped_elsewhere()):
+            return
+        resting, self._resting = self._resting, []
+        self._arena.grants.clear(resting)
+        self._arena.release(resting)
+
+    def _can_be_believed(self, extent: Extent) -> bool:
+        """Whether a block may lie there: a client that still writes would change it after its checksum was seen."""
+        return self._arena.fits(extent) and not self._arena.grants.touches(extent)
 
     def view(self, extent: Extent) -> memoryview:
         """The bytes of an extent, writable."""

@@ -57,7 +57,7 @@ async def test_a_machine_out_of_descriptors_does_not_end_the_service(rig, monkey
             raise failures.pop()
         return await accept(listener)
 
-    monkeypatch.setattr(tierkvd.attach, "ACCEPT_PAUSE_S", 0)
+    monkeypatch.setattr(tierkvd.attach, "_ACCEPT_PAUSE_S", 0)
     monkeypatch.setattr(loop, "sock_accept", accept_badly)
     await attached(rig)  # the accept that waits already takes this one
     await attached(rig)
@@ -67,11 +67,11 @@ async def test_a_machine_out_of_descriptors_does_not_end_the_service(rig, monkey
 async def test_a_silent_crowd_costs_others_one_hello_s_time_at_most(rig, monkeypatch):
     monkeypatch.setattr(tierkvd.attach, "HELLO_TIMEOUT_S", 0.2)
     with contextlib.ExitStack() as stack:
-        for _ in range(tierkvd.attach.EXCHANGES_LIMIT):
+        for _ in range(tierkvd.attach._EXCHANGES_LIMIT):
             silent = stack.enter_context(socket.socket(socket.AF_UNIX))
             silent.connect(str(rig.folder.attach_socket))
         assert (await attached(rig)).arena_bytes == rig.store.arena_bytes()
-    assert len(rig.attach._exchanges) <= tierkvd.attach.EXCHANGES_LIMIT
+    assert len(rig.attach._exchanges) <= tierkvd.attach._EXCHANGES_LIMIT
 
 
 async def test_stop_leaves_no_socket_and_may_be_called_twice(rig):

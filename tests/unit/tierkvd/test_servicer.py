@@ -397,7 +397,7 @@ async def test_a_stop_lets_a_client_commit_what_it_reserved_and_nothing_new(rig)
         began_s = loop.time()
         await stopping
         assert loop.time() - began_s < COMMIT_GRACE_S  # it waits for commits, not for the grace
-        assert rig.store.stats().sessions == 0
+        assert not rig.servicer.sessions._open
         assert idle_metadata != metadata
 
 
