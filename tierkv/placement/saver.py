@@ -12,7 +12,7 @@ from tierkv.clock import Clock
 from tierkv.errors import ConflictError, InvalidRequestError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Reservation, SessionId
-from tierkv.model.keys import BlockKey
+from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.model.lifecycle import BlockEvent
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import ReserveOutcome
@@ -33,6 +33,8 @@ class Saver:
 
     def reserve(self, session: SessionId, namespace: Namespace, keys: Sequence[BlockKey], parent: BlockKey | None) -> ReserveResult:
         """One outcome per key; where there is no room for a key, all later ones that are not held are refused too."""
+        if parent is not None and len(parent) != KEY_BYTES:
+            raise InvalidRequestError("a parent key has 32 bytes", length=len(parent), parent=parent)
         books = self._books
         reservation_id = self.reservations.next_id()
         outcomes, fresh, present = self._classify(namespace, keys, parent)
