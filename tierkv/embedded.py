@@ -68,7 +68,7 @@ class EmbeddedLease:
 
     @property
     def is_valid(self) -> bool:
-        return not self.is_released and self._clock.monotonic_s() < self._expires_at_s
+        return not self.is_released and not self._store.is_closing and self._clock.monotonic_s() < self._expires_at_s
 
     def runs(self) -> Iterator[ReadyRun]:
         done = 0
@@ -238,9 +238,11 @@ class EmbeddedStore:
 
     def stats(self, *, timeout_s: float | None = None) -> StoreStats:
         del timeout_s  # answers at memory speed
+        self.tiered.check_session(self._session)
         return self.tiered.stats()
 
     def flush(self, *, timeout_s: float | None = None) -> int:
+        self.tiered.check_session(self._session)
         return self._wait(self.tiered.flush(), timeout_s, "the flush did not finish in time; it goes on")
 
     def close(self) -> None:

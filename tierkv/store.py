@@ -18,7 +18,7 @@ from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
-from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
+from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId, block_key
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, Extent, PrefixMatch, StoreStats, TierName, TierStats
@@ -86,6 +86,7 @@ class TieredStore:
         self._misses: Counter[str] = Counter()
         self._started_at_s = clock.monotonic_s()
         self._is_draining = False
+        self._is_closing = False
         self._is_closed = False
 
     # -- sessions and namespaces -----------------------------------------------------------------------------------------
@@ -144,6 +145,8 @@ class TieredStore:
     ) -> ReserveResult:
         """Extents for the keys that are not held; making room may start demotions but waits for none of them."""
         namespace = self._checked(namespace_id, keys)
+        if parent is not None:
+            block_key(parent)
         with self._lock:
             self._check_open()
             self._sessions.check(session)
@@ -371,6 +374,11 @@ class TieredStore:
         """How long a reservation may be committed."""
         return self._settings.limits.reservation_ttl_s
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` has begun: no lease holds anything any more."""
+        return self._is_closing
+
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -387,6 +395,7 @@ class TieredStore:
             if self._is_closed:
                 return
             self._is_draining = True
+            self._is_closing = True
             for session in self._sessions.all():
                 self.close_session(session)
         self.flush().result()
