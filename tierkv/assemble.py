@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tierkv.codecs.frame import FrameCodec
 from tierkv.codecs.registry import codec_by_id, codec_by_name
 from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
-from tierkv.errors import DataError, InvalidRequestError
+from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
 from tierkv.machine import default_disk_bytes, default_host_bytes
 from tierkv.model.keys import BlockKey
@@ -66,10 +67,15 @@ def open_store(
 
 
 def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | None = None) -> TieredStore:
-    """Opens the tiers, takes in what survived, and starts the threads. Whatever fails, nothing stays open or locked."""
-    folder = DataFolder.open(settings.data_folder)
-    opened: list[DataFolder | HostTier | DiskTier] = [folder]
+    """Opens the tiers, takes in what survived, and starts the threads. Whatever fails, nothing stays open or locked.
+
+    Raises UnavailableError where the system does not let us use a folder (full, read-only, not ours), and what the tiers raise.
+    """
+    opened: list[DataFolder | HostTier | DiskTier] = []
     try:
+        folder = DataFolder.open(settings.data_folder)
+        opened.append(folder)
+        _check_fits(settings)
         arena_folder = settings.host.folder or default_arena_folder(settings.data_folder)
         host = HostTier(arena_folder, settings.host.memory_bytes, store_id=folder.store_id, checksum=checksum)
         opened.append(host)
@@ -78,10 +84,13 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
             disk = DiskTier(settings.data_folder, settings.disk, FrameCodec(), io=io)
             opened.append(disk)
         return _compose(settings, clock, folder, host, disk)
-    except BaseException:
+    except BaseException as error:
         for part in reversed(opened):
             part.close()
-        raise
+        if not isinstance(error, OSError):
+            raise
+        path = error.filename or settings.data_folder
+        raise UnavailableError("a folder of the store cannot be used", path=path, error=error.strerror or error) from error
 
 
 def verify_folder(path: Path, progress: Progress) -> VerifyReport:
@@ -101,6 +110,15 @@ def verify_folder(path: Path, progress: Progress) -> VerifyReport:
             disk.close()
     finally:
         folder.close()
+
+
+def _check_fits(settings: StoreSettings) -> None:
+    """Raises InvalidRequestError for a disk tier that its medium could never hold."""
+    total_bytes = shutil.disk_usage(settings.data_folder).total
+    if settings.disk.capacity_bytes > total_bytes:
+        raise InvalidRequestError(
+            "the disk tier is larger than the medium of its folder", disk=settings.disk.capacity_bytes, medium=total_bytes
+        )
 
 
 def default_arena_folder(data_folder: Path) -> Path:
@@ -129,7 +147,7 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
     )
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
     with collector_paused():
-        recover(residency)
+        recover(residency, namespaces.__contains__)
     prefaulting = _Prefault(host) if settings.host.prefault else None
 
     def close_parts(discard_arena: bool) -> None:

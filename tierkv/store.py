@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-import tierkv
 from tierkv.answers import Acquisition, CommitResult, DamagedFrame, PendingRun, ReserveResult, RunResult, VerifyReport
 from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
-from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId, block_key
+from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
-from tierkv.model.outcomes import Durability, Extent, PrefixMatch, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, StoreStats
 from tierkv.namespaces import NamespaceTable
+from tierkv.observe import Observer
 from tierkv.placement import planner
 from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
@@ -82,9 +82,7 @@ class TieredStore:
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
         self._saver = Saver(residency=residency, clock=clock, limits=limits)
-        self._hits: Counter[str] = Counter()
-        self._misses: Counter[str] = Counter()
-        self._started_at_s = clock.monotonic_s()
+        self._observer = Observer(residency, clock)
         self._is_draining = False
         self._is_closing = False
         self._is_closed = False
@@ -104,8 +102,7 @@ class TieredStore:
         with self._lock:
             if not self._sessions.close(session):
                 return
-            for lease in self._leases.of_session(session):
-                self._drop_lease(lease)
+            self._drop_leases(session)
             self._saver.end_session(session)
         self._mover.kick()
 
@@ -145,8 +142,6 @@ class TieredStore:
     ) -> ReserveResult:
         """Extents for the keys that are not held; making room may start demotions but waits for none of them."""
         namespace = self._checked(namespace_id, keys)
-        if parent is not None:
-            block_key(parent)
         with self._lock:
             self._check_open()
             self._sessions.check(session)
@@ -207,9 +202,7 @@ class TieredStore:
             held = self._loader.hold(namespace_id, keys, is_access=True)
             if held.entries:
                 self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s))
-            self._hits.update(held.tiers)
-            if held.miss is not None:
-                self._misses[held.miss] += len(keys) - len(held.entries)
+            self._observer.count(held.tiers, miss=held.miss, num_missed=len(keys) - len(held.entries))
             extents = tuple(entry.placed_at() for entry in held.entries)
         for run in held.pending:
             run.done.add_done_callback(self._count_run_miss)
@@ -220,7 +213,12 @@ class TieredStore:
         result = done.result()
         if result.miss is not None:
             with self._lock:
-                self._misses[result.miss] += 1
+                self._observer.count((), miss=result.miss, num_missed=1)
+
+    def count_late(self, num_blocks: int) -> None:
+        """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
+        with self._lock:
+            self._observer.count((), miss=MissReason.TIMEOUT, num_missed=num_blocks)
 
     def release(self, session: SessionId, lease_ids: Sequence[int]) -> None:
         """Ends leases; unknown and expired ones are ignored."""
@@ -278,30 +276,13 @@ class TieredStore:
     def stats(self) -> StoreStats:
         """A snapshot."""
         with self._lock:
-            books = self._books
-            tiers = [TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, self._blocks_in_host())]
-            if books.disk is not None:
-                tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, len(books.disk)))
-            return StoreStats(
-                version=tierkv.__version__,
-                uptime_s=self._clock.monotonic_s() - self._started_at_s,
-                tiers=tuple(tiers),
-                hits=dict(self._hits),
-                misses=dict(self._misses),
+            writer = self._mover.writer
+            return self._observer.snapshot(
                 sessions=len(self._sessions),
                 leases=len(self._leases),
-                reservations=len(self._saver.reservations),
-                counters=dict(books.counters),
-                degraded=self._degraded(),
+                reservations=self._saver.reservations,
+                disk_failure=None if writer is None else writer.failure,
             )
-
-    def _blocks_in_host(self) -> int:
-        return len(self._books.host_policy) - sum(len(hold.granted) for hold in self._saver.reservations)
-
-    def _degraded(self) -> tuple[str, ...]:
-        writer = self._mover.writer
-        sentences = [writer.failure if writer is not None else None, self._books.host.degraded]
-        return tuple(sentence for sentence in sentences if sentence)
 
     def flush(self) -> Future[int]:
         """Done when everything committed before the call is on disk; how many blocks had to be written. Never fails."""
@@ -396,8 +377,10 @@ class TieredStore:
                 return
             self._is_draining = True
             self._is_closing = True
+            # Reservations stay: their clients may still be writing, and a kept arena must remember where.
             for session in self._sessions.all():
-                self.close_session(session)
+                self._sessions.close(session)
+                self._drop_leases(session)
         self.flush().result()
         with self._lock:
             self._is_closed = True
@@ -416,6 +399,10 @@ class TieredStore:
             self._saver.check_integrity()
 
     # -- helpers; lock held ----------------------------------------------------------------------------------------------
+
+    def _drop_leases(self, session: SessionId) -> None:
+        for lease in self._leases.of_session(session):
+            self._drop_lease(lease)
 
     def _drop_lease(self, lease: Lease) -> None:
         self._leases.remove(lease)

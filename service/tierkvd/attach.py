@@ -23,7 +23,11 @@ from tierkvd.sessions import Sessions
 from tierkvd.telemetry import log_event
 
 HELLO_TIMEOUT_S = 5.0
-_BACKLOG = 64
+_BACKLOG = 1024
+_EXCHANGES_LIMIT = 128
+"""Connections that may say hello at the same time; others wait in the backlog."""
+_ACCEPT_PAUSE_S = 0.2
+"""Before the next try where a connection could not be accepted: descriptors come back when somebody leaves."""
 _CREDENTIALS = struct.Struct("3i")
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ class AttachServer:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_EXCHANGES_LIMIT)
 
     def start(self) -> None:
         """Binds (the folder is ours and locked, so an old socket is a dead one's) and begins to accept."""
@@ -64,10 +69,21 @@ class AttachServer:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, _ = await loop.sock_accept(listener)
+            await self._places.acquire()
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                self._places.release()
+                log_event(_log, "attach connection not accepted", level=logging.WARNING, error=error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
             exchange = loop.create_task(self._serve(connection))
             self._exchanges.add(exchange)
-            exchange.add_done_callback(self._exchanges.discard)
+            exchange.add_done_callback(self._end_exchange)
+
+    def _end_exchange(self, exchange: asyncio.Task[None]) -> None:
+        self._exchanges.discard(exchange)
+        self._places.release()
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:

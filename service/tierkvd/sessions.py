@@ -66,8 +66,8 @@ class Sessions:
         return session
 
     def close(self, session: SessionHandle) -> None:
-        """Releases everything it held."""
-        if self._open.pop(session.session, None) is not None:
+        """Releases everything it held; at a stop that is the store's part, which then keeps in mind who may still be writing."""
+        if self._open.pop(session.session, None) is not None and not session.closing.is_set():
             self._store.close_session(session.session)
 
     def announce_stop(self) -> None:

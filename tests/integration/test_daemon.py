@@ -1,8 +1,10 @@
 """The daemon as processes meet it: sharing, kills, restarts, damage, strangers. Every test has a daemon of its own."""
 
 import contextlib
+import dataclasses
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
@@ -25,6 +28,7 @@ from tierkv.model.outcomes import Durability, ReserveOutcome, TierName
 from tierkv.testing.daemon import DaemonOptions, DaemonProcess, start_daemon
 from tierkv.testing.deadline import wait_until
 from tierkv.wire import attach
+from tierkv.wire._generated.tierkv_pb2 import StatsRequest
 
 BLOCK_BYTES = 16 * 1024
 LAYOUT = Layout(shape=(BLOCK_BYTES,), dtype="uint8", block_tokens=4)
@@ -254,6 +258,12 @@ def test_a_folder_of_a_newer_version_is_refused_untouched(options, tmp_path):
     assert [path.name for path in options.data.iterdir()] == ["FORMAT"]
 
 
+def test_a_disk_tier_larger_than_its_medium_is_refused(tmp_path):
+    result = command("serve", "--data", tmp_path / "data", "--run-dir", tmp_path / "run", "--disk", "900000TiB", "--http", "off")
+    assert result.returncode == 2
+    assert "larger than the medium" in result.stderr
+
+
 def test_a_hanging_daemon_costs_the_deadline_and_then_nothing(daemon, options):
     with connect(options.run_dir, timeout_s=0.3) as client:
         put(client, KEYS)
@@ -287,6 +297,22 @@ def test_an_old_reservation_conflicts_after_a_restart_and_its_memory_is_safe(dae
         assert not lease.is_valid
         assert len(bytes(blocks[0])) == BLOCK_BYTES
         client.release(lease)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_client_that_still_fills_what_an_earlier_daemon_granted_harms_nobody(daemon, options, end):
+    with connect(options.run_dir) as slow:
+        slow.register(IDENTITY, LAYOUT)
+        buffers = [grant.buffer for grant in slow.reserve(NAMESPACE, KEYS).grants]
+        getattr(daemon, end)()
+        daemon.start()
+        daemon.wait_ready()
+        many = chain_keys(NAMESPACE, range(4 * 300), block_tokens=4)  # more than the arena holds
+        with connect(options.run_dir) as other:
+            put(other, many)
+            for buffer in buffers:
+                buffer[:] = b"x" * BLOCK_BYTES
+            assert sum(held(other, [key]) for key in many) > 100
 
 
 def test_no_daemon_is_an_error_that_says_where_and_what_to_do(tmp_path):
@@ -403,3 +429,60 @@ def test_an_open_run_folder_is_refused(tmp_path):
     result = command("serve", "--data", tmp_path / "data", "--run-dir", folder, "--http", "off")
     assert result.returncode == 2
     assert "chmod 700" in result.stderr
+
+
+def test_a_daemon_out_of_descriptors_attaches_clients_again_when_there_are_some(daemon, options):
+    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{daemon.pid}/fd")), limits[1]))
+    with socket.socket(socket.AF_UNIX) as waiting:
+        waiting.connect(str(options.run_dir / "attach.sock"))
+        wait_until(lambda: "attach connection not accepted" in daemon.log_tail(), timeout_s=10, what="the daemon to notice")
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+    with connect(options.run_dir) as client:
+        assert held(client, KEYS) == 0
+
+
+def test_a_crowd_that_attaches_at_once_is_let_in(daemon, options):
+    os.kill(daemon.pid, signal.SIGSTOP)  # nobody is accepted, so that all of them wait
+    with contextlib.ExitStack() as stack:
+        try:
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(options.run_dir / "attach.sock"))
+        except BlockingIOError:
+            pass  # the backlog is full
+        with ThreadPoolExecutor(1) as threads:
+            late = threads.submit(connect, options.run_dir, timeout_s=20)
+            with pytest.raises(TimeoutError):
+                late.result(timeout=0.1)
+            stack.close()
+            os.kill(daemon.pid, signal.SIGCONT)
+            with late.result(timeout=30) as client:
+                assert held(client, KEYS) == 0
+
+
+def test_closing_an_attachment_under_another_thread_is_an_error_that_says_so(client):
+    put(client, KEYS)
+    lease = client.acquire(NAMESPACE, KEYS)
+    attachment = client._attachment
+    link = attachment.current
+    link._channel.close()  # what another thread does that attaches anew
+    link.mark_dead()
+    with pytest.raises(UnavailableError, match="closed during the call"):
+        attachment.call_on(link, "Stats", StatsRequest(), attachment.deadline(5))
+    link._is_alive = True  # as a thread sees it that looked just before
+    client.release(lease)
+    link.mark_dead()
+
+
+def test_a_namespace_that_a_smaller_daemon_refuses_does_not_shut_out_the_others(daemon, options, tmp_path):
+    with connect(options.run_dir) as client:
+        client.register(Identity(weights="large"), Layout((2 << 20,), "uint8", 4))
+        put(client, KEYS)
+        daemon.kill()
+        shutil.rmtree(options.arena_folder)
+        with start_daemon(dataclasses.replace(options, host_memory="1MiB"), log=tmp_path / "log2"):
+            wait_until(lambda: is_back(client), timeout_s=20, what="the client to attach again")
+            assert client.counters["register_refused"] == 1
+            client.stats()

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tierkv.errors import InvalidRequestError, TierKVError
+from tierkv.errors import InvalidRequestError, TierKVError, UnavailableError
 
 
 class ExitCode(IntEnum):
@@ -45,6 +45,13 @@ def print_json(result: Any) -> None:
     sys.stdout.flush()
 
 
+def only_one(**options: object) -> None:
+    """Refuses options that name the same thing twice. options — name of the flag → its value, None where it was not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if len(given) > 1:
+        raise InvalidRequestError(f"give one of {', '.join('--' + name.replace('_', '-') for name in given)}", **given)
+
+
 def run_command(command: Callable[[], None]) -> int:
     """Runs a command and returns its exit code; TierKV's errors become one line on standard error, without a traceback."""
     try:
@@ -59,6 +66,9 @@ def run_command(command: Callable[[], None]) -> int:
         # The reader of our output left; the interpreter must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
+    except OSError as error:
+        where = {} if error.filename is None else {"path": error.filename}
+        return _fail(UnavailableError("the system refused", **where, error=error.strerror or error), ExitCode.FAILED)
     except SystemExit as stop:
         return _exit_code(stop)
     return ExitCode.DONE

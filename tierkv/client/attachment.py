@@ -16,7 +16,7 @@ from tierkv.client.breaker import Breaker
 from tierkv.client.link import Link
 from tierkv.client.verbs import Registration
 from tierkv.clock import Clock
-from tierkv.errors import ClosedError, TierKVError, UnavailableError
+from tierkv.errors import CapacityError, ClosedError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.model.keys import NamespaceId
 from tierkv.wire.status import error_of_rpc
 
@@ -83,14 +83,24 @@ class Attachment:
         self._epoch += 1
         link = Link(self._address, label=self._label, epoch=self._epoch, timeout_s=self.left(deadline_s))
         try:
-            for known in self.known.values():
-                link.stub.Register(verbs.register_request(known), timeout=self.left(deadline_s), metadata=link.metadata)
-        except grpc.RpcError as error:
+            for known in list(self.known.values()):
+                self._register_again(link, known, deadline_s)
+        except BaseException:
             link.close()
-            raise error_of_rpc(error) from error
+            raise
         self._breaker.succeeded()
         self._link = link
         return link
+
+    def _register_again(self, link: Link, known: Registration, deadline_s: float) -> None:
+        try:
+            link.stub.Register(verbs.register_request(known), timeout=self.left(deadline_s), metadata=link.metadata)
+        except grpc.RpcError as rpc_error:
+            error = error_of_rpc(rpc_error)
+            if not isinstance(error, InvalidRequestError | CapacityError):
+                raise error from rpc_error
+            # A daemon with less memory, say, has no room for this one; the others must not suffer. Its own calls will be refused.
+            self.counters["register_refused"] += 1
 
     def guard(self, link: Link, call: Callable[[], T]) -> T:
         """Runs a call on a link; translates its error and keeps the breaker informed."""
@@ -99,6 +109,12 @@ class Attachment:
             result = call()
         except grpc.RpcError as error:
             raise self.translated(link, error) from error
+        except ValueError as error:
+            # What gRPC says of a channel that another thread closed, as `close` and attaching anew do.
+            if link.is_alive or isinstance(error, TierKVError):
+                raise
+            kind = ClosedError if self._is_closed else UnavailableError
+            raise kind("the attachment was closed during the call") from error
         self._breaker.succeeded()
         return result
 

@@ -10,7 +10,9 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -26,6 +28,7 @@ from tierkv.wire.limits import SESSION_METADATA, client_options
 from tierkv.wire.status import error_of_rpc
 
 _POPULATE_STEP_BYTES = 4 << 20
+_BACKLOG_PAUSE_S = 0.01
 Watch = Callable[[], None]
 
 
@@ -142,7 +145,7 @@ def attach_to(address: LocalAddress, label: str, timeout_s: float) -> tuple[atta
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(timeout_s)
         try:
-            connection.connect(str(folder.attach_socket))
+            _connect(connection, folder.attach_socket, timeout_s)
         except OSError as error:
             raise UnavailableError(
                 "no daemon answers at this socket; start `tierkv serve`", socket=folder.attach_socket, error=error.strerror or error
@@ -155,6 +158,20 @@ def attach_to(address: LocalAddress, label: str, timeout_s: float) -> tuple[atta
     finally:
         os.close(attached.arena_fd)
     return attached.welcome, arena, f"unix:{folder.path / attached.welcome.grpc_socket_name}"
+
+
+def _connect(connection: socket.socket, path: Path, timeout_s: float) -> None:
+    """Connects; a full backlog, which the kernel reports at once and not as a wait, is waited out. Raises OSError."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection.connect(str(path))
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(_BACKLOG_PAUSE_S)
+        else:
+            return
 
 
 def remote_channel(address: RemoteAddress) -> grpc.Channel:

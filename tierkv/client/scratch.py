@@ -34,8 +34,7 @@ def put_requests(
     parent: BlockKey | None,
     durability: Durability | None,
 ) -> Iterator[pb.PutRequest]:
-    """The messages of a Put: header, then every block in chunks of at most 1 MiB. Raises InvalidRequestError for a malformed key."""
-    # Made here and not when the stream asks: what goes wrong in there reaches nobody but the log.
+    """The messages of a Put: header, then every block in chunks of at most 1 MiB. Raises InvalidRequestError at once for bad keys."""
     header = pb.PutHeader(
         namespace_id=namespace_id,
         keys=pack_keys(keys),

@@ -26,6 +26,8 @@ from tierkv.tiers.base import PutOutcome, Tier
 _log = logging.getLogger(__name__)
 _DEFRAGMENT_ROUNDS = 4
 """How often more victims are asked for when room is there but in pieces too small for a frame."""
+_BATCH_SHARE = 8
+"""A batch is at most this part of the disk."""
 
 
 class DiskWriter:
@@ -45,6 +47,8 @@ class DiskWriter:
         self._books = residency
         self._disk = disk
         self._settings = settings
+        # Blocks of one batch do not push each other out, so that a batch must leave the disk other victims.
+        self._batch_limit_bytes = min(settings.batch_bytes, disk.capacity_bytes // _BATCH_SHARE)
         self._checksum = checksum
         self._clock = clock
         self._queue: deque[BlockEntry] = deque()
@@ -118,23 +122,40 @@ class DiskWriter:
         self._delete_queued()
         with self._lock:
             batch = self._take_batch()
-            victims, admitted = self._admit(batch)
         if not batch:
             return False
-        outcomes = self._put_making_room(admitted) if self._make_room(victims) else [PutOutcome.NO_SPACE] * len(admitted)
-        stored = {id(entry) for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE}
+        stored: list[BlockEntry] = []
+        try:
+            stored = self._write(batch)
+        except Exception:
+            _log.exception("a batch could not be written")
+        finally:  # whatever happened, no block stays held and nobody waits for ever
+            self._settle(batch, stored)
+        return True
+
+    def _write(self, batch: Sequence[BlockEntry]) -> list[BlockEntry]:
+        """Brings a batch to disk; returns those of its blocks that are there now."""
         with self._lock:
-            orphans = [entry.key for entry in admitted if id(entry) in stored and not self._books.index.is_current(entry)]
-            for entry in admitted:
-                if id(entry) not in stored or entry.key in orphans:
-                    self._books.lose_disk(entry.key, None)
-                else:
-                    entry.is_on_disk = True
+            victims, admitted = self._admit(batch)
+        if not self._make_room(victims):
+            return []
+        outcomes = self._put_making_room(admitted)
+        return [entry for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE]
+
+    def _settle(self, batch: Sequence[BlockEntry], stored: Sequence[BlockEntry]) -> None:
+        """Ends the moves of a batch: the books learn what is on disk, evicting blocks leave the arena, waiters hear of it."""
+        books = self._books
+        with self._lock:
+            for entry in stored:
+                entry.is_on_disk = books.index.is_current(entry)
+            orphans = [entry.key for entry in stored if not entry.is_on_disk]
+            for entry in batch:
+                if not entry.is_on_disk and books.index.is_current(entry):
+                    books.lose_disk(entry.key, None)
             reports = [(report, entry.is_on_disk) for entry in batch for report in self._finish(entry)]
         self._make_room(orphans)  # deleted while they were written: they must not come back
         for report, is_on_disk in reports:
             report(is_on_disk)
-        return True
 
     def _admit(self, batch: Sequence[BlockEntry]) -> tuple[list[BlockKey], list[BlockEntry]]:
         """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
@@ -175,12 +196,12 @@ class DiskWriter:
             self._queued_bytes += entry.block_bytes
             self._is_urgent = True
         self._books.to_demote.clear()
-        is_due = self._is_urgent or self._queued_bytes >= self._settings.batch_bytes
+        is_due = self._is_urgent or self._queued_bytes >= self._batch_limit_bytes
         if not is_due and self._oldest_s is not None:
             is_due = self._clock.monotonic_s() >= self._oldest_s + self._settings.interval_s
         batch: list[BlockEntry] = []
         num_bytes = 0
-        while is_due and self._queue and num_bytes < self._settings.batch_bytes:
+        while is_due and self._queue and num_bytes < self._batch_limit_bytes:
             entry = self._queue.popleft()
             num_bytes += entry.block_bytes
             batch.append(entry)

@@ -240,6 +240,8 @@ class Residency:
         assert self.disk_policy is not None
         victims: list[BlockKey] = []
         for entry in entries:
+            if entry.key not in self.disk_policy:
+                continue  # deleted meanwhile
             weight = self.disk.footprint_bytes(entry.sealed_record().payload_bytes)
             self.disk_policy.on_remove(entry.key)
             wanted = self.disk_policy.capacity - self.disk_policy.used + spare_blocks * weight
@@ -264,7 +266,9 @@ class Residency:
         entry = self.index.get(key)
         if entry is None:
             return False
-        return entry.state is BlockState.FILLING or (entry.state is BlockState.FREE and entry.pins > 0)
+        is_being_written = not entry.is_on_disk
+        is_being_read = entry.state is BlockState.FILLING or (entry.state is BlockState.FREE and entry.pins > 0)
+        return is_being_written or is_being_read
 
     # -- self-check ------------------------------------------------------------------------------------------------------
 
@@ -284,3 +288,5 @@ class Residency:
             assert left.end <= right.offset, (left, right)
         if self.disk_policy is not None:
             self.disk_policy.check_integrity()
+            unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
+            assert not unknown, unknown  # what no policy knows could never leave the disk

@@ -12,7 +12,7 @@ from tierkv.clock import Clock
 from tierkv.errors import ConflictError, InvalidRequestError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Reservation, SessionId
-from tierkv.model.keys import BlockKey
+from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.model.lifecycle import BlockEvent
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import ReserveOutcome
@@ -27,10 +27,14 @@ class Saver:
         self._books = residency
         self._clock = clock
         self._ttl_s = limits.reservation_ttl_s
+        # What living clients of an earlier process were writing rests at most as long as their reservations would have.
+        self._rest_until_s = clock.monotonic_s() + 2 * self._ttl_s
         self.reservations: HoldTable[Reservation] = HoldTable(limit=limits.reservations, noun="reservation")
 
     def reserve(self, session: SessionId, namespace: Namespace, keys: Sequence[BlockKey], parent: BlockKey | None) -> ReserveResult:
         """One outcome per key; where there is no room for a key, all later ones that are not held are refused too."""
+        if parent is not None and len(parent) != KEY_BYTES:
+            raise InvalidRequestError("a parent key has 32 bytes", length=len(parent), parent=parent)
         books = self._books
         reservation_id = self.reservations.next_id()
         outcomes, fresh, present = self._classify(namespace, keys, parent)
@@ -44,6 +48,7 @@ class Saver:
             books.index.add(entry)
         if granted:
             self.reservations.add(Reservation(reservation_id, session, dict(granted), self._clock.monotonic_s() + self._ttl_s))
+        books.host.grant([entry.placed_at() for entry in granted.values()])
         books.counters["reserve_refused"] += len(fresh) - placed
         for idx, key in enumerate(keys):
             if outcomes[idx] is ReserveOutcome.GRANTED and key not in granted:
@@ -84,6 +89,7 @@ class Saver:
         reservation.committed.update(chosen)
         if not reservation.granted:
             self.reservations.remove(reservation)
+        self._books.host.settle([entry.placed_at() for entry in entries])
         for entry in entries:
             entry.generation = self._books.index.next_generation()
             entry.is_verified = True
@@ -135,10 +141,13 @@ class Saver:
                 reservation.is_expired = True
                 reservation.expires_at_s = now_s + self._ttl_s
                 self._books.counters["reservations_expired"] += 1
+        self._books.host.release_resting(is_over=now_s >= self._rest_until_s)
 
     def _drop(self, reservation: Reservation, keys: Sequence[BlockKey]) -> None:
-        for key in keys:
-            self._books.abandon(reservation.granted.pop(key), None)
+        entries = [reservation.granted.pop(key) for key in keys]
+        self._books.host.settle([entry.placed_at() for entry in entries])
+        for entry in entries:
+            self._books.abandon(entry, None)
         if not reservation.granted:
             self.reservations.remove(reservation)
 

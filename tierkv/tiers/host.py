@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tierkv.errors import DataError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord, Extent, TierName
 from tierkv.tiers.arena import Arena
@@ -29,13 +29,16 @@ class HostTier:
     """Blocks in RAM that outlives the process.
 
     folder — in tmpfs, private to this store; store_id — 16 bytes that tell stores apart; checksum — XXH3-128 of a buffer.
-    Raises ConflictError when another process holds the folder.
+    Raises ConflictError when another process holds the folder, InvalidRequestError when it cannot be made.
     """
 
     name = TierName.HOST
 
     def __init__(self, folder: Path, memory_bytes: int, *, store_id: bytes, checksum: Callable[[memoryview], bytes]) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidRequestError("the arena's folder cannot be made", folder=folder, error=error.strerror) from error
         _check_private(folder)
         self._folder = folder
         self._checksum = checksum
@@ -50,8 +53,11 @@ class HostTier:
             if self._arena.is_new:
                 self._index.clear()
             with collector_paused():
-                recovered = self._index.load(self._arena.fits)
-                self._arena.claim([extent for _, extent in recovered])
+                if not self._arena.is_mapped_elsewhere():
+                    self._arena.grants.clear(self._arena.grants.runs())
+                recovered = self._index.load(self._can_be_believed)
+                self._resting = self._arena.grants.runs()
+                self._arena.claim([extent for _, extent in recovered] + self._resting)
                 self._table: dict[BlockKey, Placed] = {placed[0].key: placed for placed in recovered}
             opened.pop_all()
         self.capacity_bytes = self._arena.size_bytes
@@ -93,6 +99,29 @@ class HostTier:
     def release_extents(self, extents: Sequence[Extent]) -> None:
         """Returns extents to the allocator; their blocks must have been forgotten, or be about to."""
         self._arena.release(extents)
+
+    def grant(self, extents: Sequence[Extent]) -> None:
+        """A client may write into these extents from now on; a restart will know it."""
+        self._arena.grants.mark(extents)
+
+    def settle(self, extents: Sequence[Extent]) -> None:
+        """No client writes into these extents any more."""
+        self._arena.grants.clear(extents)
+
+    def release_resting(self, *, is_over: bool) -> None:
+        """Takes back what clients of an earlier process may have been writing, once none of them maps the arena.
+
+        is_over — they had time enough: it is taken back in any case.
+        """
+        if not self._resting or not (is_over or not self._arena.is_mapped_elsewhere()):
+            return
+        resting, self._resting = self._resting, []
+        self._arena.grants.clear(resting)
+        self._arena.release(resting)
+
+    def _can_be_believed(self, extent: Extent) -> bool:
+        """Whether a block may lie there: a client that still writes would change it after its checksum was seen."""
+        return self._arena.fits(extent) and not self._arena.grants.touches(extent)
 
     def view(self, extent: Extent) -> memoryview:
         """The bytes of an extent, writable."""

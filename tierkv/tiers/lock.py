@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
 
-from tierkv.errors import ConflictError
+from tierkv.errors import ConflictError, InvalidRequestError
 
 
 class FolderLock:
-    """Holds `folder`/LOCK from construction to `close`. Raises ConflictError that names the process id of the holder.
+    """Holds `folder`/LOCK from construction to `close`. Raises ConflictError that names the process id of the holder, and
+    InvalidRequestError for a folder that cannot be written.
 
     The descriptor must never be passed to another process: the lock would outlive us with it.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._fd: int | None = os.open(folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._fd: int | None = os.open(folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InvalidRequestError("the folder cannot be written", folder=folder, error=error.strerror) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -25,8 +30,9 @@ class FolderLock:
             raise ConflictError(
                 "another process holds the folder; stop it, or give this one a folder of its own", folder=folder, pid=holder or "?"
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk the lock is as good, only nameless
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         """Lets go; may be called twice. The file stays: removing it would race with the next holder."""

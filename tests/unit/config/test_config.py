@@ -58,6 +58,12 @@ def test_zero_turns_the_disk_off(tmp_path):
     assert load({"data": str(tmp_path), "disk": "0"}, environment={}).store.disk.capacity_bytes == 0
 
 
+def test_the_disk_may_not_wait_longer_than_the_promise(tmp_path):
+    assert load({}, environment={"TIERKV_DISK_INTERVAL": "0.5s"}).store.disk.interval_s == 0.5
+    with pytest.raises(InvalidRequestError, match="one second"):
+        load({}, environment={"TIERKV_DISK_INTERVAL": "2s"})
+
+
 @pytest.mark.parametrize("source", ["file", "environment", "flag"])
 def test_an_unknown_name_is_refused_with_the_nearest(tmp_path, source):
     file = tmp_path / "tierkv.toml"

@@ -28,6 +28,11 @@ def commit(books, entries):
         books.became_readable(entry, BlockEvent.COMMIT)
 
 
+def store_on_disk(books, entry):
+    entry.is_on_disk = True
+    books.disk_policy.on_insert(entry.key, BLOCK_BYTES)
+
+
 @pytest.fixture
 def full(books):
     """Eight READY blocks in an arena of eight."""
@@ -38,7 +43,7 @@ def full(books):
 
 
 def test_a_block_on_disk_is_dropped_at_once_for_a_new_one(books, full):
-    full[0].is_on_disk = True
+    store_on_disk(books, full[0])
     assert reserve(books, [entry_of(100)]) == 1
     assert (full[0].state, full[0].extent) == (BlockState.FREE, None)
     assert books.index.get(full[0].key) is full[0]
@@ -50,7 +55,7 @@ def test_a_block_without_a_disk_copy_is_demoted_and_nobody_waits_for_it(books, f
     assert full[0].state is BlockState.EVICTING
     assert books.to_demote == [full[0]]
     assert full[0].extent is not None
-    full[0].is_on_disk = True
+    store_on_disk(books, full[0])
     books.finish_eviction(full[0])
     books.end_move(full[0])
     assert reserve(books, [entry_of(101)]) == 1
@@ -59,7 +64,7 @@ def test_a_block_without_a_disk_copy_is_demoted_and_nobody_waits_for_it(books, f
 
 def test_a_hit_cancels_a_demotion(books, full):
     reserve(books, [entry_of(100)])
-    full[1].is_on_disk = True
+    store_on_disk(books, full[1])
     assert books.rescue(full[0])
     assert full[0].state is BlockState.READY
     assert full[0].key in books.host_policy
@@ -68,7 +73,7 @@ def test_a_hit_cancels_a_demotion(books, full):
 
 def test_pinned_and_moved_blocks_are_no_victims(books, full):
     for entry in full:
-        entry.is_on_disk = True
+        store_on_disk(books, entry)
     for entry in full[:4]:
         books.pin(entry)
     for entry in full[4:]:
@@ -80,7 +85,7 @@ def test_pinned_and_moved_blocks_are_no_victims(books, full):
 def test_bytes_that_are_still_looked_at_cost_no_good_block(books, full):
     """Deleted blocks wait for whoever looks at them; a new block is refused meanwhile instead of a good one being evicted."""
     for entry in full:
-        entry.is_on_disk = True
+        store_on_disk(books, entry)
     for entry in full[:4]:
         entry.moves += 1
         books.lose_disk(entry.key, None)
@@ -95,7 +100,7 @@ def test_bytes_that_are_still_looked_at_cost_no_good_block(books, full):
 
 
 def test_a_lost_block_that_the_disk_still_has_is_found_there(books, full):
-    full[2].is_on_disk = True
+    store_on_disk(books, full[2])
     books.pin(full[2])
     books.lose_host(full[2], MissReason.CHECKSUM)
     successor = books.index.get(full[2].key)
