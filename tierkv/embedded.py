@@ -226,7 +226,10 @@ class EmbeddedStore:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
                     copy_block(target, block)
-            return lease.num_blocks if lease.is_valid else 0
+            if lease.is_valid:
+                return lease.num_blocks
+            self.tiered.count_late(lease.num_blocks)
+            return 0
         finally:
             self.release(lease)
 

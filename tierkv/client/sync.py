@@ -244,7 +244,7 @@ class Client:
 
         def open_stream() -> Any:
             left_s = max(0.001, deadline_s - self._attachment.clock.monotonic_s())
-            return link.stub.Await(request, timeout=left_s, metadata=link.metadata)
+            return self._attachment.guard(link, lambda: link.stub.Await(request, timeout=left_s, metadata=link.metadata))
 
         return Arrivals(
             open_stream,
@@ -281,7 +281,10 @@ class Client:
             return
         # Nobody waits for the answer: a lease that cannot be released expires.
         request = pb.ReleaseRequest(lease_ids=[lease_id])
-        call = link.stub.Release.future(request, timeout=_RELEASE_TIMEOUT_S, metadata=link.metadata)
+        try:
+            call = link.stub.Release.future(request, timeout=_RELEASE_TIMEOUT_S, metadata=link.metadata)
+        except ValueError:  # another thread has closed the channel, and the session with it
+            return
         self._releasing.add(call)
         call.add_done_callback(self._released)
 
@@ -349,7 +352,10 @@ class Client:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
                     copy_block(target, block)
-            return lease.num_blocks if lease.is_valid else 0
+            if lease.is_valid:
+                return lease.num_blocks
+            self.counters[f"misses_{MissReason.TIMEOUT}"] += lease.num_blocks
+            return 0
         finally:
             self.release(lease)
 
