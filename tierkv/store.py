@@ -20,7 +20,7 @@ from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
-from tierkv.model.outcomes import Durability, Extent, PrefixMatch, StoreStats
+from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, StoreStats
 from tierkv.namespaces import NamespaceTable
 from tierkv.observe import Observer
 from tierkv.placement import planner
@@ -84,6 +84,7 @@ class TieredStore:
         self._saver = Saver(residency=residency, clock=clock, limits=limits)
         self._observer = Observer(residency, clock)
         self._is_draining = False
+        self._is_closing = False
         self._is_closed = False
 
     # -- sessions and namespaces -----------------------------------------------------------------------------------------
@@ -213,6 +214,11 @@ class TieredStore:
         if result.miss is not None:
             with self._lock:
                 self._observer.count((), miss=result.miss, num_missed=1)
+
+    def count_late(self, num_blocks: int) -> None:
+        """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
+        with self._lock:
+            self._observer.count((), miss=MissReason.TIMEOUT, num_missed=num_blocks)
 
     def release(self, session: SessionId, lease_ids: Sequence[int]) -> None:
         """Ends leases; unknown and expired ones are ignored."""
@@ -349,6 +355,11 @@ class TieredStore:
         """How long a reservation may be committed."""
         return self._settings.limits.reservation_ttl_s
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` has begun: no lease holds anything any more."""
+        return self._is_closing
+
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -365,6 +376,7 @@ class TieredStore:
             if self._is_closed:
                 return
             self._is_draining = True
+            self._is_closing = True
             # Reservations stay: their clients may still be writing, and a kept arena must remember where.
             for session in self._sessions.all():
                 self._sessions.close(session)

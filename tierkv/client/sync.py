@@ -352,7 +352,10 @@ class Client:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
                     copy_block(target, block)
-            return lease.num_blocks if lease.is_valid else 0
+            if lease.is_valid:
+                return lease.num_blocks
+            self.counters[f"misses_{MissReason.TIMEOUT}"] += lease.num_blocks
+            return 0
         finally:
             self.release(lease)
 
