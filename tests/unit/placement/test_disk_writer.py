@@ -22,14 +22,19 @@ DEADLINE_S = 10.0
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    with _open(tmp_path) as opened:
+        yield opened
+
+
+def _open(tmp_path: Path, *, verify_every_hit: bool = False) -> EmbeddedStore:
     settings = StoreSettings(
         data_folder=tmp_path / "data",
         host=HostSettings(4 * MIB, folder=tmp_path / "arena", prefault=False),
         disk=DiskSettings(MIB, segment_bytes=MIB // 2, direct_io=False, interval_s=60.0),
+        verify_every_hit=verify_every_hit,
     )
     clock = SystemClock()
-    with EmbeddedStore(open_tiered_store(settings, clock), clock=clock, discard_arena=True) as opened:
-        yield opened
+    return EmbeddedStore(open_tiered_store(settings, clock), clock=clock, discard_arena=True)
 
 
 def _put(store: EmbeddedStore, count: int) -> tuple[Namespace, list[BlockKey]]:
@@ -72,3 +77,17 @@ def test_a_failing_step_reports_its_blocks_and_gives_their_extents_back(
     assert store.delete(namespace.namespace_id, keys, timeout_s=DEADLINE_S) == len(keys)
     wait_until(lambda: store.stats().tiers[0].used_bytes == 0, timeout_s=DEADLINE_S, what="the extents to return")
     store.tiered.check_integrity()
+
+
+def test_a_block_that_two_jobs_pass_on_is_written_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with _open(tmp_path, verify_every_hit=True) as store:
+        namespace, keys = _put(store, 2)
+        entries = [store.tiered._books.index.get(key) for key in keys]
+        wait_until(lambda: all(entry and entry.record for entry in entries), timeout_s=DEADLINE_S, what="the blocks to be sealed")
+        lease = store.acquire(namespace.namespace_id, keys)  # they wait for the disk, and are verified meanwhile
+        assert len(lease.blocks()) == len(keys)
+        store.release(lease)
+        store.flush(timeout_s=DEADLINE_S)
+        store.tiered.check_integrity()
+        assert [tier.blocks for tier in store.stats().tiers] == [2, 2]
+    assert "failed" not in caplog.text
