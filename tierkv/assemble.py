@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -74,6 +75,7 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
     try:
         folder = DataFolder.open(settings.data_folder)
         opened.append(folder)
+        _check_fits(settings)
         arena_folder = settings.host.folder or default_arena_folder(settings.data_folder)
         host = HostTier(arena_folder, settings.host.memory_bytes, store_id=folder.store_id, checksum=checksum)
         opened.append(host)
@@ -108,6 +110,15 @@ def verify_folder(path: Path, progress: Progress) -> VerifyReport:
             disk.close()
     finally:
         folder.close()
+
+
+def _check_fits(settings: StoreSettings) -> None:
+    """Raises InvalidRequestError for a disk tier that its medium could never hold."""
+    total_bytes = shutil.disk_usage(settings.data_folder).total
+    if settings.disk.capacity_bytes > total_bytes:
+        raise InvalidRequestError(
+            "the disk tier is larger than the medium of its folder", disk=settings.disk.capacity_bytes, medium=total_bytes
+        )
 
 
 def default_arena_folder(data_folder: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import math
 import os
 import re
 import tomllib
@@ -26,6 +27,9 @@ ENVIRONMENT_PREFIX = "TIERKV_"
 NOT_SETTINGS = frozenset({"TIERKV_TOKEN", "TIERKV_TRACES"})
 """Variables of the same prefix that belong to clients and tests."""
 DEFAULT_HTTP = "127.0.0.1:9400"
+
+LONGEST_DISK_INTERVAL_S = 0.5
+"""Half of what the durability promise `interval` allows; the other half is for the write itself."""
 
 _UNITS = {
     "": 1,
@@ -117,9 +121,19 @@ def parse_address(text: str) -> Address | None:
 
 def _parse_seconds(text: object) -> float:
     try:
-        return float(str(text).removesuffix("s"))
+        seconds = float(str(text).removesuffix("s"))
     except ValueError:
-        raise InvalidRequestError("a duration looks like 0.25 or 0.25s", duration=text) from None
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InvalidRequestError("a duration looks like 0.25 or 0.25s and is above zero", duration=text)
+    return seconds
+
+
+def _parse_interval(text: object) -> float:
+    seconds = _parse_seconds(text)
+    if seconds > LONGEST_DISK_INTERVAL_S:
+        raise InvalidRequestError("the promise of `interval` is one second; choose at most 0.5s", duration=text)
+    return seconds
 
 
 def _parse_flag(text: object) -> bool:
@@ -147,7 +161,7 @@ OPTIONS: dict[str, Callable[[str], object]] = {
     "host_memory": parse_size,
     "disk": parse_size,
     "disk_codec": str,
-    "disk_interval": _parse_seconds,
+    "disk_interval": _parse_interval,
     "segment_size": parse_size,
     "direct_io": _parse_flag,
     "prefault": _parse_flag,
@@ -199,8 +213,13 @@ def _from_file(path: Path) -> dict[str, object]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    own = {name: text for name, text in environment.items() if name.startswith(ENVIRONMENT_PREFIX) and name not in NOT_SETTINGS}
+    own = {name: text for name, text in environment.items() if is_setting(name) and text}
     return {name.removeprefix(ENVIRONMENT_PREFIX).lower(): text for name, text in own.items()}
+
+
+def is_setting(variable: str) -> bool:
+    """Whether an environment variable of this name is read as a setting of the daemon."""
+    return variable.startswith(ENVIRONMENT_PREFIX) and variable not in NOT_SETTINGS
 
 
 def _read(source: str, texts: Mapping[str, object]) -> dict[str, object]:
@@ -209,8 +228,9 @@ def _read(source: str, texts: Mapping[str, object]) -> dict[str, object]:
         read = OPTIONS.get(name)
         if read is None:
             nearest = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = {"nearest": nearest[0]} if nearest else {"known": ", ".join(OPTIONS)}
-            raise InvalidRequestError(f"unknown setting in the {source}", name=name, **hint)
+            if nearest:
+                raise InvalidRequestError(f"unknown setting in the {source}", name=name, nearest=nearest[0])
+            raise InvalidRequestError(f"unknown setting in the {source}; known are {', '.join(OPTIONS)}", name=name)
         try:
             values[name] = read(text if isinstance(text, int) and not isinstance(text, bool) else str(text))  # type: ignore[arg-type]
         except InvalidRequestError as error:
@@ -226,7 +246,7 @@ def _build(values: dict[str, object], environment: Mapping[str, str]) -> DaemonS
 
     data = values.get("data") or default_data_folder(environment)
     assert isinstance(data, Path)
-    host = {"memory_bytes": values.get("host_memory") or default_host_bytes()}
+    host = {"memory_bytes": values["host_memory"] if "host_memory" in values else default_host_bytes()}
     disk = {"capacity_bytes": values["disk"] if "disk" in values else default_disk_bytes(data)}
     host |= pick("prefault", folder="arena_folder", keep_on_stop="keep_arena")
     disk |= pick("direct_io", codec="disk_codec", interval_s="disk_interval", segment_bytes="segment_size")

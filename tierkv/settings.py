@@ -90,6 +90,8 @@ class StoreSettings:
             raise InvalidRequestError("host memory must be at least 1MiB", host_memory=self.host.memory_bytes)
         if self.disk.capacity_bytes < 0:
             raise InvalidRequestError("disk capacity cannot be negative; 0 turns the tier off", disk=self.disk.capacity_bytes)
+        if 0 < self.disk.capacity_bytes < 4 * KIB:
+            raise InvalidRequestError("disk capacity must be at least 4KiB; 0 turns the tier off", disk=self.disk.capacity_bytes)
         if not 0 <= self.host.headroom_ratio <= 0.5:
             raise InvalidRequestError("headroom_ratio lies between 0 and 0.5", headroom_ratio=self.host.headroom_ratio)
         if not 1 <= self.promote_threads <= 64:

@@ -53,14 +53,18 @@ def measure(*, num_bytes: int, block_bytes: int, rounds: int, folder: Path | Non
     """Measures on the medium of `folder` (None: the folder for temporary files) with at least `num_bytes` in whole blocks.
 
     Needs about four times as much there and 1.3 times as memory; leaves nothing behind. Blocks for half a minute or so. Raises
-    InvalidRequestError for blocks that the reference could not move directly.
+    InvalidRequestError for blocks that the reference could not move directly and for a folder that cannot be written.
     """
     if block_bytes % DISK_ALIGNMENT_BYTES:
         raise InvalidRequestError("blocks of the disk benchmark have a multiple of 4096 bytes", block_bytes=block_bytes)
     num_blocks = -(-num_bytes // block_bytes)
     num_bytes = num_blocks * block_bytes
+    try:
+        own_folder = tempfile.TemporaryDirectory(prefix="tierkv-bench-", dir=folder)
+    except OSError as error:
+        raise InvalidRequestError("the folder to measure cannot be written", folder=folder, error=error.strerror) from error
     with (
-        tempfile.TemporaryDirectory(prefix="tierkv-bench-", dir=folder) as made,
+        own_folder as made,
         _Disk(Path(made), num_blocks=num_blocks, block_bytes=block_bytes, say=say) as bench,
     ):
         timings = run_interleaved(

@@ -258,6 +258,12 @@ def test_a_folder_of_a_newer_version_is_refused_untouched(options, tmp_path):
     assert [path.name for path in options.data.iterdir()] == ["FORMAT"]
 
 
+def test_a_disk_tier_larger_than_its_medium_is_refused(tmp_path):
+    result = command("serve", "--data", tmp_path / "data", "--run-dir", tmp_path / "run", "--disk", "900000TiB", "--http", "off")
+    assert result.returncode == 2
+    assert "larger than the medium" in result.stderr
+
+
 def test_a_hanging_daemon_costs_the_deadline_and_then_nothing(daemon, options):
     with connect(options.run_dir, timeout_s=0.3) as client:
         put(client, KEYS)

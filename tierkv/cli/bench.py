@@ -76,5 +76,13 @@ def _show(result: DataclassInstance, *, as_json: bool) -> None:
 
     table = Table(show_header=False, box=None)
     for name, value in fields.items():
-        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value))
+        table.add_row(name, _shown(value))
     result_console().print(table)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

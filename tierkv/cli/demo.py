@@ -46,9 +46,12 @@ def demo(
 
     Exit code 3 if an answer differs from the first one, or if a restart restored nothing.
     """
+    from tierkv.config import parse_size
     from tierkv.demo.model import bundled_model_folder
     from tierkv.demo.story import StoryOptions, tell
 
+    for size in (host_memory, disk):
+        parse_size(size)  # a mistake is the caller's; out of the daemon it would be a failure
     # A polite end must clean up as much as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with _Steps(progress_console()) as steps:

@@ -45,6 +45,13 @@ def print_json(result: Any) -> None:
     sys.stdout.flush()
 
 
+def only_one(**options: object) -> None:
+    """Refuses options that name the same thing twice. options — name of the flag → its value, None where it was not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if len(given) > 1:
+        raise InvalidRequestError(f"give one of {', '.join('--' + name.replace('_', '-') for name in given)}", **given)
+
+
 def run_command(command: Callable[[], None]) -> int:
     """Runs a command and returns its exit code; TierKV's errors become one line on standard error, without a traceback."""
     try:

@@ -23,9 +23,10 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show tiers, fill, hits and misses, sessions and leases of a running daemon."""
-    from tierkv.cli.output import print_json, result_console
+    from tierkv.cli.output import only_one, print_json, result_console
     from tierkv.client import connect
 
+    only_one(address=address, run_dir=run_dir)
     with connect(address or run_dir, label="tierkv status") as client:
         stats = client.stats()
     if as_json:

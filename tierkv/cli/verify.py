@@ -29,10 +29,12 @@ def verify(
     """Check every frame's checksum. Exit code 3 when something is damaged; nothing is changed."""
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from tierkv.cli.output import ExitCode, print_json, progress_console
+    from tierkv.cli.output import ExitCode, only_one, print_json, progress_console
 
+    only_one(data=data, address=address, run_dir=run_dir)
+    console = progress_console()
     columns = (TextColumn("frames"), BarColumn(), MofNCompleteColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=progress_console(), disable=as_json, transient=True) as bar:
+    with Progress(*columns, console=console, disable=as_json or not console.is_terminal, transient=True) as bar:
         frames_bar = bar.add_task("frames", total=None)
 
         def show(frames: int, total: int, _num_bytes: int) -> None:

@@ -124,38 +124,49 @@ class DiskWriter:
             batch = self._take_batch()
         if not batch:
             return False
-        stored: set[int] = set()
-        admitted: list[BlockEntry] = []
+        stored: list[BlockEntry] = []
         try:
-            with self._lock:
-                victims = self._admit(batch, admitted)
-            outcomes = self._put_making_room(admitted) if self._make_room(victims) else [PutOutcome.NO_SPACE] * len(admitted)
-            stored = {id(entry) for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE}
+            stored = self._write(batch)
         except Exception:
-            # Whoever waits for these blocks must hear of it, and their extents must return, whatever went wrong here.
-            _log.exception("a batch for the disk failed")
+            _log.exception("a batch could not be written")
+        finally:  # whatever happened, no block stays held and nobody waits for ever
+            self._settle(batch, stored)
+        return True
+
+    def _write(self, batch: Sequence[BlockEntry]) -> list[BlockEntry]:
+        """Brings a batch to disk; returns those of its blocks that are there now."""
         with self._lock:
-            orphans = [entry.key for entry in admitted if id(entry) in stored and not self._books.index.is_current(entry)]
-            for entry in admitted:
-                if id(entry) not in stored or entry.key in orphans:
-                    self._books.lose_disk(entry.key, None)
-                else:
-                    entry.is_on_disk = True
+            victims, admitted = self._admit(batch)
+        if not self._make_room(victims):
+            return []
+        outcomes = self._put_making_room(admitted)
+        return [entry for entry, outcome in zip(admitted, outcomes, strict=True) if outcome is not PutOutcome.NO_SPACE]
+
+    def _settle(self, batch: Sequence[BlockEntry], stored: Sequence[BlockEntry]) -> None:
+        """Ends the moves of a batch: the books learn what is on disk, evicting blocks leave the arena, waiters hear of it."""
+        books = self._books
+        with self._lock:
+            for entry in stored:
+                entry.is_on_disk = books.index.is_current(entry)
+            orphans = [entry.key for entry in stored if not entry.is_on_disk]
+            for entry in batch:
+                if not entry.is_on_disk and books.index.is_current(entry):
+                    books.lose_disk(entry.key, None)
             reports = [(report, entry.is_on_disk) for entry in batch for report in self._finish(entry)]
         self._make_room(orphans)  # deleted while they were written: they must not come back
         for report, is_on_disk in reports:
             report(is_on_disk)
-        return True
 
-    def _admit(self, batch: Sequence[BlockEntry], admitted: list[BlockEntry]) -> list[BlockKey]:
-        """Adds to `admitted` what of the batch is to be written at all; returns who must leave the disk first. Lock held."""
+    def _admit(self, batch: Sequence[BlockEntry]) -> tuple[list[BlockKey], list[BlockEntry]]:
+        """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
         victims: list[BlockKey] = []
+        admitted: list[BlockEntry] = []
         for entry in batch:
             room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
             if room is not None:
                 victims.extend(room)
                 admitted.append(entry)
-        return victims
+        return victims, admitted
 
     def _is_wanted(self, entry: BlockEntry) -> bool:
         if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:

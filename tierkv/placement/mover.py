@@ -92,6 +92,15 @@ class Mover:
             books.to_forget.clear()
         if not fresh and not forgets:
             return False
+        try:
+            self._seal_all(fresh, forgets)
+        finally:  # whatever happened, no block stays held
+            with self._lock:
+                self._pass_on(fresh)
+        return True
+
+    def _seal_all(self, fresh: Sequence[BlockEntry], forgets: set[BlockKey]) -> None:
+        """Checksums and arena index; blocks that were deleted meanwhile need neither."""
         for entry in fresh:
             if entry.record is None and entry.state is not BlockState.LOST:
                 entry.record = self._seal(entry)
@@ -100,9 +109,6 @@ class Mover:
             present = {record.key for record, _ in puts}
             forgets = {key for key in forgets if key not in present and not self._is_in_arena(key)}
         self._write_arena_index(puts, forgets)
-        with self._lock:
-            self._pass_on(fresh)
-        return True
 
     def _pass_on(self, entries: Sequence[BlockEntry]) -> None:
         """A job is over: a block that is to be on disk goes to the writer, which ends the move; for others it ends here."""

@@ -244,7 +244,7 @@ class Residency:
         assert self.disk_policy is not None
         victims: list[BlockKey] = []
         for entry in entries:
-            if not self.index.is_current(entry):
+            if entry.key not in self.disk_policy:
                 continue  # deleted meanwhile
             weight = self.disk.footprint_bytes(entry.sealed_record().payload_bytes)
             self.disk_policy.on_remove(entry.key)
@@ -270,9 +270,9 @@ class Residency:
         entry = self.index.get(key)
         if entry is None:
             return False
+        is_being_written = not entry.is_on_disk
         is_being_read = entry.state is BlockState.FILLING or (entry.state is BlockState.FREE and entry.pins > 0)
-        is_being_written = not entry.is_on_disk  # the policy has it since it was admitted
-        return is_being_read or is_being_written
+        return is_being_written or is_being_read
 
     # -- self-check ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tierkv.config import is_setting
 from tierkv.errors import UnavailableError
 from tierkv.testing.deadline import wait_until
 
@@ -98,8 +99,8 @@ class DaemonProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # The child finds the packages of this process, installed or not.
-                env={**os.environ, "PYTHONPATH": _python_path(), **self._environment},
+                # The child finds the packages of this process, installed or not. Settings of the user's own daemon are not its.
+                env={**_without_settings(os.environ), "PYTHONPATH": _python_path(), **self._environment},
             )
 
     def wait_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> float:
@@ -146,7 +147,7 @@ class DaemonProcess:
 
     def log_tail(self) -> str:
         """The end of the log, for error messages."""
-        return self._log_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        return self._log_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
 
     def _said_ready(self) -> bool:
         return any(event.get("event") == "ready" for event in self.log_events())
@@ -178,6 +179,10 @@ def start_daemon(options: DaemonOptions, *, log: Path, environment: Mapping[str,
         daemon.kill()
         raise
     return daemon
+
+
+def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environment.items() if not is_setting(name)}
 
 
 def _python_path() -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tierkv.errors import DataError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord, Extent, TierName
 from tierkv.tiers.arena import Arena
@@ -29,13 +29,16 @@ class HostTier:
     """Blocks in RAM that outlives the process.
 
     folder — in tmpfs, private to this store; store_id — 16 bytes that tell stores apart; checksum — XXH3-128 of a buffer.
-    Raises ConflictError when another process holds the folder.
+    Raises ConflictError when another process holds the folder, InvalidRequestError when it cannot be made.
     """
 
     name = TierName.HOST
 
     def __init__(self, folder: Path, memory_bytes: int, *, store_id: bytes, checksum: Callable[[memoryview], bytes]) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidRequestError("the arena's folder cannot be made", folder=folder, error=error.strerror) from error
         _check_private(folder)
         self._folder = folder
         self._checksum = checksum

@@ -7,17 +7,21 @@ import fcntl
 import os
 from pathlib import Path
 
-from tierkv.errors import ConflictError
+from tierkv.errors import ConflictError, InvalidRequestError
 
 
 class FolderLock:
-    """Holds `folder`/LOCK from construction to `close`. Raises ConflictError that names the process id of the holder.
+    """Holds `folder`/LOCK from construction to `close`. Raises ConflictError that names the process id of the holder, and
+    InvalidRequestError for a folder that cannot be written.
 
     The descriptor must never be passed to another process: the lock would outlive us with it.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._fd: int | None = os.open(folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._fd: int | None = os.open(folder / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise InvalidRequestError("the folder cannot be written", folder=folder, error=error.strerror) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -15,6 +15,7 @@ from tierkv.errors import InvalidRequestError, UnavailableError
 GRPC_SOCKET_NAME = "tierkvd.sock"
 ATTACH_SOCKET_NAME = "attach.sock"
 LOCK_NAME = "tierkvd.lock"
+RUN_DIR_VARIABLE = "TIERKV_RUN_DIR"
 SOCKET_PATH_BYTES = 107
 """`sun_path` has 108 bytes with its closing zero (unix(7))."""
 
@@ -44,7 +45,12 @@ class RunFolder:
 
 
 def default_run_folder() -> Path:
-    """`$XDG_RUNTIME_DIR/tierkv`, or `/tmp/tierkv-<uid>` where the variable is unset or not an absolute path."""
+    """`$TIERKV_RUN_DIR` where it is set, for the daemon and its clients alike; else `$XDG_RUNTIME_DIR/tierkv`, or
+    `/tmp/tierkv-<uid>` where that variable is unset or not an absolute path.
+    """
+    chosen = os.environ.get(RUN_DIR_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/"):
         return Path(runtime) / "tierkv"

@@ -1,93 +1,135 @@
-"""The disk writer at its limits: batches larger than the disk, and a step that fails."""
+"""The disk writer's step, without its thread: what is written, what is refused, and that no block stays held by a job that is over."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
+import threading
 
 import pytest
 
-from tierkv.assemble import open_tiered_store
-from tierkv.clock import SystemClock
-from tierkv.embedded import EmbeddedStore
-from tierkv.model.keys import BlockKey, chain_keys
-from tierkv.model.layout import Layout
-from tierkv.model.namespace import Identity, Namespace
-from tierkv.settings import MIB, DiskSettings, HostSettings, StoreSettings
-from tierkv.testing.deadline import wait_until
-
-BLOCK_BYTES = 4000
-DEADLINE_S = 10.0
+from tests.unit.placement.test_residency import commit, entry_of, reserve
+from tierkv.codecs.checksum import checksum
+from tierkv.errors import UnavailableError
+from tierkv.model.outcomes import BlockRecord
+from tierkv.placement.disk_writer import DiskWriter
+from tierkv.settings import DiskSettings
+from tierkv.testing.clock import ManualClock
+from tierkv.tiers.base import PutOutcome
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
-    with _open(tmp_path) as opened:
-        yield opened
+def clock():
+    return ManualClock()
 
 
-def _open(tmp_path: Path, *, verify_every_hit: bool = False) -> EmbeddedStore:
-    settings = StoreSettings(
-        data_folder=tmp_path / "data",
-        host=HostSettings(4 * MIB, folder=tmp_path / "arena", prefault=False),
-        disk=DiskSettings(MIB, segment_bytes=MIB // 2, direct_io=False, interval_s=60.0),
-        verify_every_hit=verify_every_hit,
+@pytest.fixture
+def writer(books, disk, clock):
+    return DiskWriter(
+        lock=threading.RLock(),
+        residency=books,
+        disk=disk,
+        settings=DiskSettings(capacity_bytes=disk.capacity_bytes, interval_s=1.0, retry_s=10.0),
+        clock=clock,
+        checksum=checksum,
     )
-    clock = SystemClock()
-    return EmbeddedStore(open_tiered_store(settings, clock), clock=clock, discard_arena=True)
 
 
-def _put(store: EmbeddedStore, count: int) -> tuple[Namespace, list[BlockKey]]:
-    namespace = store.register(Identity(weights="w"), Layout((BLOCK_BYTES,), "uint8", 1))
-    keys = chain_keys(namespace.namespace_id, range(count), block_tokens=1)
-    blocks = [memoryview(key * (BLOCK_BYTES // 32)) for key in keys]
-    store.put(namespace.namespace_id, keys, blocks)
-    return namespace, keys
+@pytest.fixture
+def sealed(books):
+    """Four READY, sealed blocks."""
+    entries = [entry_of(number) for number in range(4)]
+    reserve(books, entries)
+    commit(books, entries)
+    for number, entry in enumerate(entries, 1):
+        view = books.host.view(entry.placed_at())[: entry.block_bytes]
+        view[:] = entry.key * (entry.block_bytes // 32)
+        digest = checksum(view)
+        size = entry.block_bytes
+        entry.record = BlockRecord(entry.key, entry.namespace_id, None, number, size, digest, 0, size, digest)
+    return entries
 
 
-def test_a_batch_larger_than_the_disk_leaves_books_and_disk_in_agreement(store: EmbeddedStore) -> None:
-    namespace, keys = _put(store, 300)  # 2.4 MiB of frames for 1 MiB of disk
-
-    store.flush(timeout_s=DEADLINE_S)
-
-    store.tiered.check_integrity()
-    for key in keys:
-        target = bytearray(BLOCK_BYTES)
-        if store.get(namespace.namespace_id, [key], [memoryview(target)]):
-            assert target == key * (BLOCK_BYTES // 32)
-    store.clear(namespace.namespace_id, timeout_s=DEADLINE_S)
-    assert [tier.used_bytes for tier in store.stats().tiers] == [0, 0]
+def enqueue(writer, entries):
+    for entry in entries:
+        entry.moves += 1
+    writer.enqueue(entries)
 
 
-def test_a_failing_step_reports_its_blocks_and_gives_their_extents_back(
-    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    policy = store.tiered._books.disk_policy
-    assert policy is not None
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(policy, "select_victims", fail)
-        namespace, keys = _put(store, 3)
-        assert store.flush(timeout_s=DEADLINE_S) == 0  # answers, and none was written
-
-    assert "a batch for the disk failed" in caplog.text
-    assert store.delete(namespace.namespace_id, keys, timeout_s=DEADLINE_S) == len(keys)
-    wait_until(lambda: store.stats().tiers[0].used_bytes == 0, timeout_s=DEADLINE_S, what="the extents to return")
-    store.tiered.check_integrity()
+def test_a_batch_waits_for_its_interval(books, disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    assert not writer._write_once()
+    clock.advance(1.0)
+    assert writer._write_once()
+    assert len(disk) == 4
+    assert [(entry.is_on_disk, entry.moves) for entry in sealed] == [(True, 0)] * 4
+    books.check_integrity()
 
 
-def test_a_block_that_two_jobs_pass_on_is_written_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with _open(tmp_path, verify_every_hit=True) as store:
-        namespace, keys = _put(store, 2)
-        entries = [store.tiered._books.index.get(key) for key in keys]
-        wait_until(lambda: all(entry and entry.record for entry in entries), timeout_s=DEADLINE_S, what="the blocks to be sealed")
-        lease = store.acquire(namespace.namespace_id, keys)  # they wait for the disk, and are verified meanwhile
-        assert len(lease.blocks()) == len(keys)
-        store.release(lease)
-        store.flush(timeout_s=DEADLINE_S)
-        store.tiered.check_integrity()
-        assert [tier.blocks for tier in store.stats().tiers] == [2, 2]
-    assert "failed" not in caplog.text
+def test_what_somebody_waits_for_does_not_wait(writer, sealed):
+    heard = []
+    for entry in sealed:
+        writer.notify(entry, heard.append)
+    enqueue(writer, sealed)
+    assert writer._write_once()
+    assert heard == [True] * 4
+
+
+def test_a_block_deleted_meanwhile_is_not_written(books, disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    books.lose_host(sealed[0], None)
+    clock.advance(1.0)
+    writer._write_once()
+    assert len(disk) == 3
+    assert (sealed[0].moves, sealed[0].extent) == (0, None)
+
+
+def test_a_full_disk_is_reported_left_alone_for_a_while_and_tried_again(books, disk, writer, clock, sealed, monkeypatch):
+    def refuse(items):
+        disk_state["degraded"] = "full"
+        return [PutOutcome.NO_SPACE] * len(items)
+
+    disk_state = {"degraded": None}
+    monkeypatch.setattr(type(disk), "degraded", property(lambda _: disk_state["degraded"]))
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "put", refuse)
+        heard = []
+        writer.notify(sealed[0], heard.append)
+        enqueue(writer, sealed)
+        writer._write_once()
+    assert heard == [False]
+    assert (writer.failure, writer.is_writable) == ("full", False)
+    assert [(entry.is_on_disk, entry.moves) for entry in sealed] == [(False, 0)] * 4
+    disk_state["degraded"] = None
+    clock.advance(10.0)
+    assert writer.is_writable
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+    assert writer.failure is None
+    assert len(disk) == 4
+    books.check_integrity()
+
+
+def test_an_index_that_refuses_to_forget_holds_no_block(books, disk, writer, clock, sealed, monkeypatch):
+    """Making room fails: the batch is not written, and nothing stays pinned by it."""
+
+    def refuse(keys):
+        raise UnavailableError("the index refuses", keys=len(list(keys)))
+
+    victim = entry_of(99)
+    victim.is_on_disk = True
+    books.index.add(victim)
+    books.disk_policy.on_insert(victim.key, disk.capacity_bytes)
+    monkeypatch.setattr(disk, "delete", refuse)
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    assert writer._write_once()
+    assert [(entry.is_on_disk, entry.moves, entry.is_evictable) for entry in sealed] == [(False, 0, True)] * 4
+    assert "refuses changes" in writer.failure
+
+
+def test_deletions_keep_their_order_with_writes(disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+    gone = writer.delete([entry.key for entry in sealed[:2]])
+    writer._write_once()
+    assert gone.result(0) == 2
+    assert len(disk) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from tierkv.assemble import open_tiered_store
 from tierkv.embedded import EmbeddedStore
-from tierkv.errors import DataError, UnavailableError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.keys import chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -65,5 +65,5 @@ def test_a_damaged_index_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_a_folder_that_the_system_refuses_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "LOCK").mkdir()
-    with pytest.raises(UnavailableError, match="LOCK"):
+    with pytest.raises(InvalidRequestError, match="cannot be written"):
         _open(tmp_path)

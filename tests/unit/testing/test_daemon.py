@@ -64,6 +64,15 @@ def test_an_early_end_is_told_with_the_log(tmp_path):
             daemon.wait_ready()
 
 
+def test_settings_of_the_users_own_daemon_do_not_reach_the_child(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIERKV_LISTEN", "127.0.0.1:9999")
+    script = f"import os; print([name for name in os.environ if name.startswith('TIERKV_L')])\n{SERVE}"
+    with daemon_of(tmp_path, script) as daemon:
+        daemon.start()
+        daemon.wait_ready()
+        assert daemon.log_tail().startswith("[]")
+
+
 def test_silence_is_told_after_the_deadline(tmp_path):
     with daemon_of(tmp_path, "import signal; signal.pause()") as daemon:
         daemon.start()

@@ -28,14 +28,17 @@ class DataFolder:
         """Opens, or makes, the folder at `path` and locks it.
 
         Raises ConflictError when another process holds it, DataError (nothing touched) when it has a newer format or is not a
-        data folder at all.
+        data folder at all, InvalidRequestError for a place where no folder can be.
         """
-        if path.exists() and not path.is_dir():
-            raise InvalidRequestError("the data folder is a file", path=path)
-        _check_ours(path)
-        if not path.exists():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_folder(path.parent)
+        try:
+            if path.exists() and not path.is_dir():
+                raise InvalidRequestError("the data folder is a file", path=path)
+            _check_ours(path)
+            if not path.exists():
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                sync_folder(path.parent)
+        except OSError as error:
+            raise InvalidRequestError("the data folder cannot be made or read", path=path, error=error.strerror) from error
         lock = FolderLock(path)
         try:
             store_id = _read_format(path / _FORMAT) if (path / _FORMAT).exists() else _write_format(path)

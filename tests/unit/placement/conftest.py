@@ -1,0 +1,33 @@
+"""Books over a small real arena and a dictionary for a disk."""
+
+import pytest
+
+from tierkv.codecs.checksum import checksum
+from tierkv.index.block_index import BlockIndex
+from tierkv.model.outcomes import TierName
+from tierkv.placement.residency import Residency
+from tierkv.policies import LruPolicy
+from tierkv.tiers.host import HostTier
+from tierkv.tiers.memory import MemoryTier
+
+BLOCK_BYTES = 4096
+ROOM_BLOCKS = 8
+
+
+@pytest.fixture
+def disk():
+    return MemoryTier(64 * BLOCK_BYTES, checksum, name=TierName.DISK)
+
+
+@pytest.fixture
+def books(tmp_path, disk):
+    host = HostTier(tmp_path / "arena", ROOM_BLOCKS * BLOCK_BYTES, store_id=bytes(16), checksum=checksum)
+    yield Residency(
+        index=BlockIndex(history_limit=16),
+        host=host,
+        host_policy=LruPolicy(ROOM_BLOCKS * BLOCK_BYTES),
+        disk=disk,
+        disk_policy=LruPolicy(disk.capacity_bytes),
+        is_disk_writable=lambda: True,
+    )
+    host.close(discard=True)
