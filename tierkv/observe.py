@@ -35,7 +35,7 @@ class Observer:
         host_blocks = len(books.host_policy) - num_reserved
         tiers = [TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, host_blocks)]
         if books.disk is not None:
-            tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, len(books.disk)))
+            tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, disk_blocks))
         return StoreStats(
             version=tierkv.__version__,
             uptime_s=self._clock.monotonic_s() - self._started_at_s,

@@ -28,7 +28,7 @@ from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
-from tierkv.placement.waiting import after_all, resolved
+from tierkv.placement.waiting import after_all, promised, resolved
 from tierkv.scrub import Checksum, Finding, scrub
 from tierkv.settings import StoreSettings
 
@@ -275,12 +275,15 @@ class TieredStore:
 
     def stats(self) -> StoreStats:
         """A snapshot."""
+        books = self._books
+        disk_blocks = 0 if books.disk is None else len(books.disk)  # asks the disk's index, so not under the lock
         with self._lock:
             writer = self._mover.writer
             return self._observer.snapshot(
                 sessions=len(self._sessions),
                 leases=len(self._leases),
                 reservations=self._saver.reservations,
+                disk_blocks=disk_blocks,
                 disk_failure=None if writer is None else writer.failure,
             )
 
@@ -290,7 +293,7 @@ class TieredStore:
             if self._mover.writer is None or self._is_closed:
                 return resolved(0)
             dirty = [entry for entry in self._books.index if entry.has_host_copy and not entry.is_on_disk]
-            written: Future[int] = Future()
+            written: Future[int] = promised()
             self._mover.write_each(dirty, lambda failures: written.set_result(len(dirty) - failures))
             self._mover.writer.hurry()
         self._mover.kick()
@@ -308,7 +311,8 @@ class TieredStore:
         books = self._books
         disk_findings = () if self._disk_scrub is None else self._disk_scrub()
         disk_frames = 0 if books.disk is None else len(books.disk)
-        return scrub(disk_findings, disk_frames, books, self._lock, self._checksum, progress or (lambda *_: None))
+        report = progress or (lambda *_: None)
+        return scrub(disk_findings, disk_frames, books, self._lock, self._checksum, report, self._mover.end_move)
 
     def expire(self) -> None:
         """Returns what expired leases and reservations held, and retries a disk that failed; about once a second."""
@@ -425,6 +429,6 @@ class TieredStore:
 
 
 def _without_result(future: Future[int]) -> Future[None]:
-    done: Future[None] = Future()
+    done: Future[None] = promised()
     future.add_done_callback(lambda _: done.set_result(None))
     return done
