@@ -28,8 +28,16 @@ class Observer:
         if miss is not None:
             self._misses[miss] += num_missed
 
-    def snapshot(self, *, sessions: int, leases: int, reservations: HoldTable[Reservation], disk_failure: str | None) -> StoreStats:
-        """Everything at one moment."""
+    def snapshot(
+        self,
+        *,
+        sessions: int,
+        leases: int,
+        reservations: HoldTable[Reservation],
+        disk_blocks: int,
+        disk_failure: str | None,
+    ) -> StoreStats:
+        """Everything at one moment. disk_blocks — counted before: asking the disk's index is no work for under the lock."""
         books = self._books
         num_reserved = sum(len(reservation.granted) for reservation in reservations)
         host_blocks = len(books.host_policy) - num_reserved
