@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import shutil
 import threading
@@ -19,7 +18,7 @@ from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
 from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
-from tierkv.machine import default_disk_bytes, default_host_bytes
+from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord, Durability
 from tierkv.namespaces import NamespaceTable
@@ -39,8 +38,6 @@ from tierkv.tiers.host import HostTier
 from tierkv.tiers.records import collector_paused
 from tierkv.tiers.transform import TransformTier
 
-SHARED_MEMORY = Path("/dev/shm")
-
 
 def open_store(
     path: str | os.PathLike[str],
@@ -56,9 +53,10 @@ def open_store(
     `close` everything is on disk and the RAM is given back.
     """
     folder = Path(path)
+    memory_bytes = default_host_bytes(default_arena_folder(folder)) if host_memory is None else parse_size(host_memory)
     settings = StoreSettings(
         data_folder=folder,
-        host=HostSettings(default_host_bytes() if host_memory is None else parse_size(host_memory), keep_on_stop=False),
+        host=HostSettings(memory_bytes, keep_on_stop=False),
         disk=DiskSettings(default_disk_bytes(folder) if disk is None else parse_size(disk)),
         durability=durability,
     )
@@ -119,14 +117,6 @@ def _check_fits(settings: StoreSettings) -> None:
         raise InvalidRequestError(
             "the disk tier is larger than the medium of its folder", disk=settings.disk.capacity_bytes, medium=total_bytes
         )
-
-
-def default_arena_folder(data_folder: Path) -> Path:
-    """A private folder in /dev/shm (beside the data where there is none), named after user and data folder."""
-    name = hashlib.sha256(str(data_folder.resolve()).encode()).hexdigest()[:16]
-    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-        return SHARED_MEMORY / f"tierkv-{os.getuid()}-{name}"
-    return data_folder / "arena"
 
 
 def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: HostTier, disk: DiskTier | None) -> TieredStore:

@@ -13,17 +13,24 @@ from tierkv.placement.residency import Residency
 
 Progress = Callable[[int, int, int], None]
 Checksum = Callable[[memoryview], bytes]
+EndMove = Callable[[BlockEntry], None]
 Finding = tuple[BlockRecord, str, str | None]
 """A record, the place that was read, and what is wrong with it."""
 
 
 def scrub(
-    disk: Iterable[Finding], disk_frames: int, books: Residency, lock: threading.RLock, checksum: Checksum, progress: Progress
+    disk: Iterable[Finding],
+    disk_frames: int,
+    books: Residency,
+    lock: threading.RLock,
+    checksum: Checksum,
+    progress: Progress,
+    end_move: EndMove,
 ) -> VerifyReport:
-    """Checks the arena of a living store, then its disk. progress(frames, frames_total, bytes)."""
+    """Checks the arena of a living store, then its disk. progress(frames, frames_total, bytes); end_move — `Mover.end_move`."""
     with lock:
         sealed = [entry for entry in books.index if entry.is_readable and entry.record is not None]
-    findings = itertools.chain(_arena_findings(sealed, books, lock, checksum), disk)
+    findings = itertools.chain(_arena_findings(sealed, books, lock, checksum, end_move), disk)
     return _report(findings, len(sealed) + disk_frames, progress)
 
 
@@ -44,7 +51,9 @@ def _report(findings: Iterable[Finding], total: int, progress: Progress) -> Veri
     return VerifyReport(frames, num_bytes, tuple(damaged))
 
 
-def _arena_findings(entries: list[BlockEntry], books: Residency, lock: threading.RLock, checksum: Checksum) -> Iterator[Finding]:
+def _arena_findings(
+    entries: list[BlockEntry], books: Residency, lock: threading.RLock, checksum: Checksum, end_move: EndMove
+) -> Iterator[Finding]:
     for entry in entries:
         with lock:
             if not entry.is_readable:
@@ -55,5 +64,5 @@ def _arena_findings(entries: list[BlockEntry], books: Residency, lock: threading
             agrees = checksum(books.host.view(extent)[: entry.block_bytes]) == record.checksum
         finally:
             with lock:
-                books.end_move(entry)
+                end_move(entry)
         yield record, f"arena at {extent.offset}", None if agrees else "the checksum of a block does not agree"

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-import tierkv
 from tierkv.answers import Acquisition, CommitResult, DamagedFrame, PendingRun, ReserveResult, RunResult, VerifyReport
 from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
@@ -21,14 +20,15 @@ from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
-from tierkv.model.outcomes import Durability, Extent, PrefixMatch, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, StoreStats
 from tierkv.namespaces import NamespaceTable
+from tierkv.observe import Observer
 from tierkv.placement import planner
 from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
-from tierkv.placement.waiting import after_all, resolved
+from tierkv.placement.waiting import after_all, promised, resolved
 from tierkv.scrub import Checksum, Finding, scrub
 from tierkv.settings import StoreSettings
 
@@ -82,10 +82,9 @@ class TieredStore:
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
         self._saver = Saver(residency=residency, clock=clock, limits=limits)
-        self._hits: Counter[str] = Counter()
-        self._misses: Counter[str] = Counter()
-        self._started_at_s = clock.monotonic_s()
+        self._observer = Observer(residency, clock)
         self._is_draining = False
+        self._is_closing = False
         self._is_closed = False
 
     # -- sessions and namespaces -----------------------------------------------------------------------------------------
@@ -203,9 +202,7 @@ class TieredStore:
             held = self._loader.hold(namespace_id, keys, is_access=True)
             if held.entries:
                 self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s))
-            self._hits.update(held.tiers)
-            if held.miss is not None:
-                self._misses[held.miss] += len(keys) - len(held.entries)
+            self._observer.count(held.tiers, miss=held.miss, num_missed=len(keys) - len(held.entries))
             extents = tuple(entry.placed_at() for entry in held.entries)
         for run in held.pending:
             run.done.add_done_callback(self._count_run_miss)
@@ -216,7 +213,12 @@ class TieredStore:
         result = done.result()
         if result.miss is not None:
             with self._lock:
-                self._misses[result.miss] += 1
+                self._observer.count((), miss=result.miss, num_missed=1)
+
+    def count_late(self, num_blocks: int) -> None:
+        """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
+        with self._lock:
+            self._observer.count((), miss=MissReason.TIMEOUT, num_missed=num_blocks)
 
     def release(self, session: SessionId, lease_ids: Sequence[int]) -> None:
         """Ends leases; unknown and expired ones are ignored."""
@@ -273,31 +275,17 @@ class TieredStore:
 
     def stats(self) -> StoreStats:
         """A snapshot."""
+        books = self._books
+        disk_blocks = 0 if books.disk is None else len(books.disk)  # asks the disk's index, so not under the lock
         with self._lock:
-            books = self._books
-            tiers = [TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, self._blocks_in_host())]
-            if books.disk is not None:
-                tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, len(books.disk)))
-            return StoreStats(
-                version=tierkv.__version__,
-                uptime_s=self._clock.monotonic_s() - self._started_at_s,
-                tiers=tuple(tiers),
-                hits=dict(self._hits),
-                misses=dict(self._misses),
+            writer = self._mover.writer
+            return self._observer.snapshot(
                 sessions=len(self._sessions),
                 leases=len(self._leases),
-                reservations=len(self._saver.reservations),
-                counters=dict(books.counters),
-                degraded=self._degraded(),
+                reservations=self._saver.reservations,
+                disk_blocks=disk_blocks,
+                disk_failure=None if writer is None else writer.failure,
             )
-
-    def _blocks_in_host(self) -> int:
-        return len(self._books.host_policy) - sum(len(hold.granted) for hold in self._saver.reservations)
-
-    def _degraded(self) -> tuple[str, ...]:
-        writer = self._mover.writer
-        sentences = [writer.failure if writer is not None else None, self._books.host.degraded]
-        return tuple(sentence for sentence in sentences if sentence)
 
     def flush(self) -> Future[int]:
         """Done when everything committed before the call is on disk; how many blocks had to be written. Never fails."""
@@ -305,7 +293,7 @@ class TieredStore:
             if self._mover.writer is None or self._is_closed:
                 return resolved(0)
             dirty = [entry for entry in self._books.index if entry.has_host_copy and not entry.is_on_disk]
-            written: Future[int] = Future()
+            written: Future[int] = promised()
             self._mover.write_each(dirty, lambda failures: written.set_result(len(dirty) - failures))
             self._mover.writer.hurry()
         self._mover.kick()
@@ -323,7 +311,8 @@ class TieredStore:
         books = self._books
         disk_findings = () if self._disk_scrub is None else self._disk_scrub()
         disk_frames = 0 if books.disk is None else len(books.disk)
-        return scrub(disk_findings, disk_frames, books, self._lock, self._checksum, progress or (lambda *_: None))
+        report = progress or (lambda *_: None)
+        return scrub(disk_findings, disk_frames, books, self._lock, self._checksum, report, self._mover.end_move)
 
     def expire(self) -> None:
         """Returns what expired leases and reservations held, and retries a disk that failed; about once a second."""
@@ -370,6 +359,11 @@ class TieredStore:
         """How long a reservation may be committed."""
         return self._settings.limits.reservation_ttl_s
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` has begun: no lease holds anything any more."""
+        return self._is_closing
+
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -386,6 +380,7 @@ class TieredStore:
             if self._is_closed:
                 return
             self._is_draining = True
+            self._is_closing = True
             # Reservations stay: their clients may still be writing, and a kept arena must remember where.
             for session in self._sessions.all():
                 self._sessions.close(session)
@@ -434,6 +429,6 @@ class TieredStore:
 
 
 def _without_result(future: Future[int]) -> Future[None]:
-    done: Future[None] = Future()
+    done: Future[None] = promised()
     future.add_done_callback(lambda _: done.set_result(None))
     return done

@@ -30,7 +30,7 @@ from tierkvd.telemetry import log_event, start_logging
 
 HOUSEKEEPING_S = 1.0
 GRACE_S = 2.0
-"""What reservations and calls get to end when the daemon is asked to stop."""
+"""What calls get to end when the servers stop."""
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the event loop from the interpreter; Python's default of 5 ms is ten calls."""
 _log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class _Daemon:
             loop.add_signal_handler(number, stopping.set)
         servicer = Servicer(self._store, SystemClock(), self._settings.store.limits)
         async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, servicer.scrubs.join, GRACE_S)
             addresses = await self._start_servers(servicer, stack)
             await stack.enter_async_context(self._housekeeping())
             self._is_ready = True
@@ -82,7 +83,8 @@ class _Daemon:
             await stopping.wait()
             log_event(_log, "stopping")
             self._is_ready = False
-            servicer.stop()
+            # Before the servers stop: a server that stops takes no more calls, and a commit is a call.
+            await servicer.stop()
 
     async def _start_servers(self, servicer: Servicer, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
         """Starts what is configured; the stack stops it in reverse."""
@@ -111,7 +113,10 @@ class _Daemon:
         async def tidy() -> None:
             while True:
                 await asyncio.sleep(HOUSEKEEPING_S)
-                self._store.expire()
+                try:
+                    self._store.expire()
+                except Exception:
+                    _log.exception("housekeeping failed; it goes on")
 
         task = asyncio.get_running_loop().create_task(tidy())
         try:

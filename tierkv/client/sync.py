@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -302,7 +302,10 @@ class Client:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
                     copy_block(target, block)
-            return lease.num_blocks if lease.is_valid else 0
+            if lease.is_valid:
+                return lease.num_blocks
+            self.counters[f"misses_{MissReason.TIMEOUT}"] += lease.num_blocks
+            return 0
         finally:
             self.release(lease)
 
@@ -321,14 +324,6 @@ class Client:
     def drain(self, *, timeout_s: float | None = None) -> int:
         """The daemon takes nothing new from now on; returns when nothing is dirty: how many blocks were written."""
         return int(self._attachment.call("Drain", pb.DrainRequest(), timeout_s).written)
-
-    def verify(self) -> Iterator[pb.VerifyEvent]:
-        """The daemon reads and checks every frame; events of progress, the last one is `done`. Has no deadline."""
-        link = self._attachment.link(self._attachment.deadline(None))
-        try:
-            yield from link.stub.Verify(pb.VerifyRequest(), metadata=link.metadata)
-        except grpc.RpcError as error:
-            raise self._attachment.translated(link, error) from error
 
     def close(self) -> None:
         if self._attachment.is_foreign:

@@ -19,6 +19,7 @@ from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import MissReason
 from tierkv.placement.residency import Residency
+from tierkv.placement.waiting import promised
 from tierkv.placement.worker import Worker
 from tierkv.settings import DiskSettings
 from tierkv.tiers.base import PutOutcome, Tier
@@ -55,8 +56,8 @@ class DiskWriter:
         self._queued_bytes = 0
         self._oldest_s: float | None = None
         self._is_urgent = False
-        self._deletes: deque[tuple[list[BlockKey], Future[int]]] = deque()
-        self._waiters: dict[BlockKey, list[Callable[[bool], None]]] = {}
+        self._deletes: list[tuple[list[BlockKey], Future[int]]] = []
+        self._waiters: dict[BlockEntry, list[Callable[[bool], None]]] = {}  # a key may be deleted and come again
         self._failed_at_s: float | None = None
         self.failure: str | None = None
         self._worker = Worker("tierkv-disk", self._write_once, wait_s=self._seconds_to_wait)
@@ -65,7 +66,10 @@ class DiskWriter:
         self._worker.start()
 
     def stop(self) -> None:
+        """Ends the thread; blocks that are queued stay unwritten, keys that are to be forgotten are forgotten."""
         self._worker.stop()
+        self._delete(self._deletes)
+        self._deletes.clear()
 
     def kick(self) -> None:
         self._worker.kick()
@@ -82,28 +86,28 @@ class DiskWriter:
         with self._lock:
             self._queue.extend(entries)
             self._queued_bytes += sum(entry.block_bytes for entry in entries)
-            self._is_urgent |= any(entry.key in self._waiters for entry in entries)
+            self._is_urgent |= any(entry in self._waiters for entry in entries)
             if self._oldest_s is None:
                 self._oldest_s = self._clock.monotonic_s()
         self._worker.kick()
 
     def delete(self, keys: list[BlockKey]) -> Future[int]:
         """Forgets keys on disk, in order with the writes: a key that is committed again later stays. Lock held."""
-        future: Future[int] = Future()
+        future: Future[int] = promised()
         self._deletes.append((keys, future))
         self._worker.kick()
         return future
 
     def notify(self, entry: BlockEntry, report: Callable[[bool], None]) -> None:
         """`report(ok)` when the entry's write is over. Called with the lock held while the entry is queued or about to be."""
-        self._waiters.setdefault(entry.key, []).append(report)
+        self._waiters.setdefault(entry, []).append(report)
 
     def is_waited_for(self, entry: BlockEntry) -> bool:
-        return entry.key in self._waiters
+        return entry in self._waiters
 
     def report_early(self, entry: BlockEntry) -> None:
         """A block that somebody waits for will not be written: it is on disk already, or lost. Lock held."""
-        for report in self._waiters.pop(entry.key, []):
+        for report in self._waiters.pop(entry, []):
             report(entry.is_on_disk)
 
     def hurry(self) -> None:
@@ -119,9 +123,11 @@ class DiskWriter:
 
     def _write_once(self) -> bool:
         """Writes one batch, if one is due. True if there may be more."""
-        self._delete_queued()
-        with self._lock:
+        with self._lock:  # both at once: a block that was deleted and committed again must not be written before it is deleted
+            deletes = list(self._deletes)
+            self._deletes.clear()
             batch = self._take_batch()
+        self._delete(deletes)
         if not batch:
             return False
         stored: list[BlockEntry] = []
@@ -161,7 +167,7 @@ class DiskWriter:
         """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
         victims: list[BlockKey] = []
         admitted: list[BlockEntry] = []
-        for entry in batch:
+        for entry in dict.fromkeys(batch):  # who checked a block on its way to disk may have queued it once more
             room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
             if room is not None:
                 victims.extend(room)
@@ -171,6 +177,8 @@ class DiskWriter:
     def _is_wanted(self, entry: BlockEntry) -> bool:
         if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:
             return False
+        if self._books.is_admitted_to_disk(entry):
+            return False  # two jobs have passed it on, and it stands in this batch before
         # A crossing: bytes that survived a restart in the arena are believed only after a look at them.
         if entry.is_verified:
             return True
@@ -181,9 +189,8 @@ class DiskWriter:
             self._books.lose_host(entry, MissReason.CHECKSUM)
         return entry.is_verified
 
-    def _delete_queued(self) -> None:
-        while self._deletes:
-            keys, future = self._deletes.popleft()
+    def _delete(self, deletes: Sequence[tuple[list[BlockKey], Future[int]]]) -> None:
+        for keys, future in deletes:
             try:
                 future.set_result(self._disk.delete(keys))
             except Exception as error:
@@ -257,11 +264,13 @@ class DiskWriter:
         return outcomes
 
     def _note_health(self, outcomes: Sequence[PutOutcome]) -> None:
+        if not outcomes:
+            return  # nothing was tried, so that nothing was learnt; the pause before the next try must not begin again
         refused = sum(outcome is PutOutcome.NO_SPACE for outcome in outcomes)
         if self._disk.degraded is not None:
             self._failed_at_s = self._clock.monotonic_s()
             self.failure = self._disk.degraded
-        elif outcomes and not refused:
+        elif not refused:
             self._failed_at_s = None
             self.failure = None
         with self._lock:
@@ -272,4 +281,4 @@ class DiskWriter:
         if entry.state is BlockState.EVICTING:
             self._books.finish_eviction(entry)
         self._books.end_move(entry)
-        return self._waiters.pop(entry.key, [])
+        return self._waiters.pop(entry, [])

@@ -24,7 +24,7 @@ from tierkv.model.outcomes import BlockRecord, Extent, MissReason
 from tierkv.placement.disk_writer import DiskWriter
 from tierkv.placement.planner import is_written_through
 from tierkv.placement.residency import Residency
-from tierkv.placement.waiting import Countdown
+from tierkv.placement.waiting import Countdown, promised
 from tierkv.placement.worker import Worker
 from tierkv.settings import StoreSettings
 from tierkv.tiers.base import GetOutcome
@@ -68,11 +68,13 @@ class Mover:
             self.writer.start()
 
     def stop(self) -> None:
-        """Ends the threads; queued work is left. Call after a flush."""
+        """Ends the threads. Call after a flush: writes that are queued are left; what is not sealed yet still is, for a kept arena."""
         self._promoters.shutdown(wait=True, cancel_futures=True)
         if self.writer is not None:
             self.writer.stop()
         self._scribe.stop()
+        while self._scribe_once():
+            pass
 
     def kick(self) -> None:
         """There is work in the books' lists; called with the lock held or not."""
@@ -110,6 +112,10 @@ class Mover:
             forgets = {key for key in forgets if key not in present and not self._is_in_arena(key)}
         self._write_arena_index(puts, forgets)
 
+    def end_move(self, entry: BlockEntry) -> None:
+        """Somebody outside who raised `entry.moves` is done; who wanted the block written meanwhile gets it written. Lock held."""
+        self._pass_on([entry])
+
     def _pass_on(self, entries: Sequence[BlockEntry]) -> None:
         """A job is over: a block that is to be on disk goes to the writer, which ends the move; for others it ends here."""
         to_write: list[BlockEntry] = []
@@ -143,7 +149,7 @@ class Mover:
         """A future of all these blocks being on disk (CapacityError where one cannot be), None for no blocks. Lock held."""
         if not entries:
             return None
-        future: Future[None] = Future()
+        future: Future[None] = promised()
 
         def finish(failures: int) -> None:
             if failures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -31,16 +31,23 @@ class Countdown:
             self._finish(self._failures)
 
 
+def promised() -> Future[Any]:
+    """A future that whoever waits for it cannot cancel: the work goes on, and completing it must not fail."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 def resolved(value: T) -> Future[T]:
     """A future that is done."""
-    future: Future[T] = Future()
+    future: Future[T] = promised()
     future.set_result(value)
     return future
 
 
 def after_all(futures: list[Future[None]], evaluate: Callable[[], T]) -> Future[T]:
     """A future of `evaluate()`, called when every one of `futures` is done, whatever became of them."""
-    result: Future[T] = Future()
+    result: Future[T] = promised()
 
     def finish(_failures: int) -> None:
         try:
@@ -50,5 +57,5 @@ def after_all(futures: list[Future[None]], evaluate: Callable[[], T]) -> Future[
 
     countdown = Countdown(len(futures), finish)
     for future in futures:
-        future.add_done_callback(lambda done: countdown.report(done.exception() is None))
+        future.add_done_callback(lambda done: countdown.report(not done.cancelled() and done.exception() is None))
     return result

@@ -169,6 +169,7 @@ class LimitsContract(StoreCases):
     ) -> None:
         self.needs_shared_memory(rig)
         self.put(store, namespace, keys[:2])
+        wait_until(lambda: not store.stats().leases, timeout_s=5, what="earlier handles' leases to be released")
         before = store.stats()
         lease, reservation = store.acquire(namespace.namespace_id, keys[:2]), store.reserve(namespace.namespace_id, keys)
         during = store.stats()

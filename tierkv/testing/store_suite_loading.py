@@ -121,7 +121,7 @@ class LoadingContract(StoreCases):
             store.delete(namespace.namespace_id, keys)
         assert store.commit(reservation) == 2
         assert self.held(store, namespace, keys) == len(keys)
-        assert store.delete(namespace.namespace_id, keys) == len(keys)
+        wait_until(lambda: self.can_delete(store, namespace, keys), timeout_s=5, what="the reader's lease to be released")
 
     def test_a_block_is_held_until_its_last_lease_ends(
         self, rig: StoreRig, store: BlockStore, namespace: Namespace, keys: list[BlockKey]

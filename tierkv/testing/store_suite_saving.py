@@ -112,7 +112,7 @@ class SavingContract(StoreCases):
         self, store: BlockStore, namespace: Namespace, keys: list[BlockKey]
     ) -> None:
         reservation = store.reserve(namespace.namespace_id, keys[:2])
-        with pytest.raises(InvalidRequestError, match=keys[4].hex()):  # the first that is wrong
+        with pytest.raises(InvalidRequestError, match=keys[4].hex()[:16]):  # the first that is wrong
             store.commit(reservation, [keys[0], keys[4], keys[5]])
         assert store.lookup(namespace.namespace_id, keys).num_blocks == 0
         assert store.abort(reservation) == 2
@@ -138,7 +138,7 @@ class SavingContract(StoreCases):
         reservation = store.reserve(namespace.namespace_id, keys)
         self.fill(reservation)
         assert store.abort(reservation, keys[3:4]) == 1
-        with pytest.raises(InvalidRequestError, match=keys[3].hex()):
+        with pytest.raises(InvalidRequestError, match=keys[3].hex()[:16]):
             store.commit(reservation, keys)
         assert store.lookup(namespace.namespace_id, keys).num_blocks == 0
         assert store.commit(reservation) == 5

@@ -19,10 +19,32 @@ def clock():
     return ManualClock()
 
 
+class Lock:
+    """A lock that `before`, once, somebody else had."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self.before = None
+
+    def __enter__(self):
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
 @pytest.fixture
-def writer(books, disk, clock):
+def lock():
+    return Lock()
+
+
+@pytest.fixture
+def writer(books, disk, clock, lock):
     return DiskWriter(
-        lock=threading.RLock(),
+        lock=lock,
         residency=books,
         disk=disk,
         settings=DiskSettings(capacity_bytes=disk.capacity_bytes, interval_s=1.0, retry_s=10.0),
@@ -107,6 +129,21 @@ def test_a_full_disk_is_reported_left_alone_for_a_while_and_tried_again(books, d
     books.check_integrity()
 
 
+def test_blocks_that_come_while_the_disk_is_left_alone_do_not_prolong_the_pause(disk, writer, clock, sealed, monkeypatch):
+    monkeypatch.setattr(type(disk), "degraded", property(lambda _: "full"))
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "put", lambda items: [PutOutcome.NO_SPACE] * len(items))
+        enqueue(writer, sealed[:1])
+        clock.advance(1.0)
+        writer._write_once()
+    for entry in sealed:
+        enqueue(writer, [entry])
+        clock.advance(2.5)
+        assert not writer.is_writable or entry is sealed[3]
+        writer._write_once()
+    assert entry.is_on_disk
+
+
 def test_an_index_that_refuses_to_forget_holds_no_block(books, disk, writer, clock, sealed, monkeypatch):
     """Making room fails: the batch is not written, and nothing stays pinned by it."""
 
@@ -133,3 +170,63 @@ def test_deletions_keep_their_order_with_writes(disk, writer, clock, sealed):
     writer._write_once()
     assert gone.result(0) == 2
     assert len(disk) == 2
+
+
+def test_a_block_that_is_queued_twice_is_written_once_and_costs_its_batch_nothing(books, disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    enqueue(writer, sealed[:1])
+    clock.advance(1.0)
+    writer._write_once()
+    assert len(disk) == 4
+    assert [(entry.is_on_disk, entry.moves) for entry in sealed] == [(True, 0)] * 4
+    books.check_integrity()
+
+
+def test_who_waits_for_a_block_that_came_again_does_not_hear_of_the_deleted_one(books, writer, clock, sealed):
+    enqueue(writer, sealed[:1])
+    books.lose_host(sealed[0], None)
+    again = entry_of(0)
+    reserve(books, [again])
+    commit(books, [again])
+    again.record = sealed[0].record
+    heard = []
+    writer.notify(again, heard.append)
+    clock.advance(1.0)
+    writer._write_once()
+    assert heard == []
+    enqueue(writer, [again])
+    writer._write_once()
+    assert heard == [True]
+
+
+def test_a_block_deleted_and_committed_again_between_two_steps_stays_on_disk(books, disk, writer, clock, lock, sealed):
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+
+    def delete_and_commit_again():
+        books.lose_disk(sealed[0].key, None)
+        books.lose_host(sealed[0], None)
+        writer.delete([sealed[0].key])
+        again = entry_of(0)
+        reserve(books, [again])
+        commit(books, [again])
+        again.record = sealed[0].record
+        enqueue(writer, [again])
+        writer.hurry()
+
+    lock.before = delete_and_commit_again
+    writer._write_once()
+    writer._write_once()
+    assert books.index.get(sealed[0].key).is_on_disk
+    assert sealed[0].key in disk
+
+
+def test_what_is_to_be_forgotten_is_forgotten_at_a_stop(disk, writer, clock, sealed):
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+    gone = writer.delete([entry.key for entry in sealed])
+    writer.stop()
+    assert gone.result(0) == 4
+    assert len(disk) == 0

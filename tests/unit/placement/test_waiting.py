@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from tierkv.placement.waiting import Countdown, after_all, resolved
+from tierkv.placement.waiting import Countdown, after_all, promised, resolved
 
 
 def test_countdown_finishes_once_with_the_number_of_failures() -> None:
@@ -41,3 +41,15 @@ def test_after_all_passes_on_a_bug_in_the_evaluation() -> None:
 
     with pytest.raises(ZeroDivisionError):
         after_all([resolved(None)], broken).result(0)
+
+
+def test_after_all_does_not_wait_for_what_was_cancelled() -> None:
+    part: Future[None] = Future()
+    joined = after_all([part], lambda: "evaluated")
+    assert part.cancel()
+    assert joined.result(0) == "evaluated"
+
+
+def test_who_waits_cannot_cancel_what_others_wait_for_too() -> None:
+    joined = after_all([promised()], lambda: "evaluated")
+    assert not joined.cancel()
