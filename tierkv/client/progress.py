@@ -1,4 +1,4 @@
-"""What a lease knows while its events arrive: pure bookkeeping for the sync and the asyncio lease alike.
+"""What a lease knows while its events arrive: pure bookkeeping.
 
 Two sources: `Acquire` and `Await` name arena offsets of blocks that are readable, `Get` carries the bytes themselves.
 """
@@ -49,7 +49,7 @@ class LeaseProgress:
 
     def take_reply(self, reply: pb.AcquireReply, view: View) -> ReadyRun | None:
         """The answer of `Acquire`: what is held, and the run that is readable now."""
-        self.lease_id = reply.lease_id
+        self.lease_id = reply.lease_id if reply.tiers else None  # where nothing is held there is nothing to release
         self.granted(messages.tiers_of(reply.tiers), messages.miss_of(reply.miss))
         return self.ready(0, [view(offset) for offset in reply.offsets])
 

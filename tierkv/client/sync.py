@@ -227,7 +227,7 @@ class Client:
             return
         lease.stop_reading()
         link, lease_id = lease.link, lease.progress.lease_id
-        if lease_id is None or not lease.progress.tiers or not link.is_alive:
+        if lease_id is None or not link.is_alive:
             return
         # Nobody waits for the answer: a lease that cannot be released expires.
         request = pb.ReleaseRequest(lease_ids=[lease_id])

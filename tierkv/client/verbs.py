@@ -1,4 +1,4 @@
-"""Requests out of values and values out of replies, for the sync and the asyncio client alike. No I/O."""
+"""Requests out of values and values out of replies. No I/O."""
 
 from __future__ import annotations
 

@@ -87,3 +87,16 @@ def test_chunks_out_of_order_or_too_long_are_found_out(assembled, event):
     _, chunks = assembled
     with pytest.raises(DataError):
         chunks.take(event)
+
+
+def test_a_lease_that_shrank_to_nothing_is_still_to_be_released():
+    progress = LeaseProgress()
+    progress.take_reply(reply(held=2, ready=0), view)
+    progress.take_await(pb.AwaitEvent(ended=pb.LeaseEnded(num_blocks=0, miss=pb.MISS_REASON_TIMEOUT)), view)
+    assert (progress.num_blocks, progress.miss, progress.lease_id) == (0, MissReason.TIMEOUT, 7)
+
+
+def test_where_nothing_is_held_there_is_nothing_to_release():
+    progress = LeaseProgress()
+    progress.take_reply(reply(held=0, ready=0), view)
+    assert progress.lease_id is None
