@@ -40,15 +40,16 @@ class EmbeddedReservation:
 class EmbeddedLease:
     """Pinned blocks of this process's arena."""
 
-    def __init__(self, store: TieredStore, acquired: Acquisition, *, block_bytes: int, clock: Clock, timeout_s: float) -> None:
-        now_s = clock.monotonic_s()
+    def __init__(
+        self, store: TieredStore, acquired: Acquisition, *, block_bytes: int, clock: Clock, asked_at_s: float, timeout_s: float
+    ) -> None:
         self.lease_id = acquired.lease_id
         self._store = store
         self._clock = clock
         self._acquired = acquired
         self._block_bytes = block_bytes
-        self._deadline_s = now_s + timeout_s
-        self._expires_at_s = now_s + acquired.expires_in_s
+        self._deadline_s = asked_at_s + timeout_s
+        self._expires_at_s = asked_at_s + acquired.expires_in_s  # not from now on: the store's clock runs since it was asked
         self._num_blocks = len(acquired.tiers)
         self._miss = acquired.miss
         self._blocks: tuple[memoryview, ...] | None = None
@@ -177,9 +178,12 @@ class EmbeddedStore:
 
     def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> EmbeddedLease:
         block_bytes = self.tiered.namespace(namespace_id).layout.block_bytes
+        asked_at_s = self._clock.monotonic_s()
         acquired = self.tiered.acquire(self._session, namespace_id, keys)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return EmbeddedLease(self.tiered, acquired, block_bytes=block_bytes, clock=self._clock, timeout_s=limit_s)
+        return EmbeddedLease(
+            self.tiered, acquired, block_bytes=block_bytes, clock=self._clock, asked_at_s=asked_at_s, timeout_s=limit_s
+        )
 
     def release(self, lease: Lease) -> None:
         if not isinstance(lease, EmbeddedLease):

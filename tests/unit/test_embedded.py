@@ -1,0 +1,44 @@
+"""The embedded store's lease: it ends for its reader no later than for the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tierkv.assemble import open_tiered_store
+from tierkv.embedded import EmbeddedStore
+from tierkv.model.keys import chain_keys
+from tierkv.model.layout import Layout
+from tierkv.model.namespace import Identity
+from tierkv.settings import MIB, DiskSettings, HostSettings, LimitSettings, StoreSettings
+from tierkv.testing.clock import ManualClock
+
+
+def test_a_reader_that_was_held_up_after_acquire_does_not_believe_its_lease_longer_than_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = StoreSettings(
+        data_folder=tmp_path / "data",
+        host=HostSettings(MIB, folder=tmp_path / "arena", prefault=False),
+        disk=DiskSettings(0),
+        limits=LimitSettings(lease_ttl_s=10.0),
+    )
+    clock = ManualClock()
+    with EmbeddedStore(open_tiered_store(settings, clock), clock=clock, discard_arena=True) as store:
+        namespace_id = store.register(Identity(weights="w"), Layout((32,), "uint8", 1)).namespace_id
+        keys = chain_keys(namespace_id, range(1), block_tokens=1)
+        store.put(namespace_id, keys, [memoryview(bytes(32))])
+        acquire = store.tiered.acquire
+
+        def acquire_slowly(*arguments: Any) -> Any:
+            acquired = acquire(*arguments)
+            clock.advance(3.0)
+            return acquired
+
+        monkeypatch.setattr(store.tiered, "acquire", acquire_slowly)
+        lease = store.acquire(namespace_id, keys)
+        assert lease.is_valid
+        clock.advance(7.0)
+        assert not lease.is_valid
