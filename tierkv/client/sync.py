@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
-import grpc
-
 from tierkv.client import verbs
 from tierkv.client.address import Address, parse_address
 from tierkv.client.attachment import Attachment
@@ -30,7 +28,7 @@ from tierkv.interface import Lease, Reservation
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
-from tierkv.model.outcomes import Durability, PrefixMatch, ReserveOutcome, StoreStats
+from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 

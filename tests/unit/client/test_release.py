@@ -34,7 +34,9 @@ def test_a_lease_whose_blocks_came_too_late_is_released() -> None:
     progress = LeaseProgress()
     progress.take_reply(pb.AcquireReply(lease_id=7, tiers=[pb.TIER_DISK] * 2), lambda _: memoryview(b""))
     late = pb.AwaitEvent(ended=pb.LeaseEnded(num_blocks=0, miss=pb.MISS_REASON_TIMEOUT))
-    arrivals = Arrivals(lambda: iter([late]), lambda event: progress.take_await(event, lambda _: memoryview(b"")), lambda: None, print)
+    arrivals = Arrivals(
+        lambda: iter([late]), lambda event: progress.take_await(event, lambda _: memoryview(b"")), lambda: None, print
+    )
     lease = ClientLease(link, progress, arrivals, expires_at_s=1e9, clock=ManualClock())
     assert lease.blocks() == ()
 

@@ -17,9 +17,8 @@ from tierkv.wire._generated import tierkv_pb2 as pb
 
 def shake_hands(rig):
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
         connection.connect(str(rig.folder.attach_socket))
-        return attach.handshake(connection, attach.Hello("unit"))
+        return attach.handshake(connection, attach.Hello("unit"), lambda: 10.0)
 
 
 async def attached(rig):
