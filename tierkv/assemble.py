@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import shutil
 import threading
@@ -17,9 +16,9 @@ from tierkv.codecs.frame import FrameCodec
 from tierkv.codecs.registry import codec_by_id, codec_by_name
 from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
-from tierkv.errors import DataError, InvalidRequestError
+from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
-from tierkv.machine import default_disk_bytes, default_host_bytes
+from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord, Durability
 from tierkv.namespaces import NamespaceTable
@@ -39,8 +38,6 @@ from tierkv.tiers.host import HostTier
 from tierkv.tiers.records import collector_paused
 from tierkv.tiers.transform import TransformTier
 
-SHARED_MEMORY = Path("/dev/shm")
-
 
 def open_store(
     path: str | os.PathLike[str],
@@ -56,9 +53,10 @@ def open_store(
     `close` everything is on disk and the RAM is given back.
     """
     folder = Path(path)
+    memory_bytes = default_host_bytes(default_arena_folder(folder)) if host_memory is None else parse_size(host_memory)
     settings = StoreSettings(
         data_folder=folder,
-        host=HostSettings(default_host_bytes() if host_memory is None else parse_size(host_memory), keep_on_stop=False),
+        host=HostSettings(memory_bytes, keep_on_stop=False),
         disk=DiskSettings(default_disk_bytes(folder) if disk is None else parse_size(disk)),
         durability=durability,
     )
@@ -67,11 +65,15 @@ def open_store(
 
 
 def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | None = None) -> TieredStore:
-    """Opens the tiers, takes in what survived, and starts the threads. Whatever fails, nothing stays open or locked."""
-    folder = DataFolder.open(settings.data_folder)
-    opened: list[DataFolder | HostTier | DiskTier] = [folder]
+    """Opens the tiers, takes in what survived, and starts the threads. Whatever fails, nothing stays open or locked.
+
+    Raises UnavailableError where the system does not let us use a folder (full, read-only, not ours), and what the tiers raise.
+    """
+    opened: list[DataFolder | HostTier | DiskTier] = []
     try:
-        _check_fits(settings)  # before an arena is made that nobody would remove
+        folder = DataFolder.open(settings.data_folder)
+        opened.append(folder)
+        _check_fits(settings)
         arena_folder = settings.host.folder or default_arena_folder(settings.data_folder)
         host = HostTier(arena_folder, settings.host.memory_bytes, store_id=folder.store_id, checksum=checksum)
         opened.append(host)
@@ -80,10 +82,13 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
             disk = DiskTier(settings.data_folder, settings.disk, FrameCodec(), io=io)
             opened.append(disk)
         return _compose(settings, clock, folder, host, disk)
-    except BaseException:
+    except BaseException as error:
         for part in reversed(opened):
             part.close()
-        raise
+        if not isinstance(error, OSError):
+            raise
+        path = error.filename or settings.data_folder
+        raise UnavailableError("a folder of the store cannot be used", path=path, error=error.strerror or error) from error
 
 
 def verify_folder(path: Path, progress: Progress) -> VerifyReport:
@@ -114,14 +119,6 @@ def _check_fits(settings: StoreSettings) -> None:
         )
 
 
-def default_arena_folder(data_folder: Path) -> Path:
-    """A private folder in /dev/shm (beside the data where there is none), named after user and data folder."""
-    name = hashlib.sha256(str(data_folder.resolve()).encode()).hexdigest()[:16]
-    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-        return SHARED_MEMORY / f"tierkv-{os.getuid()}-{name}"
-    return data_folder / "arena"
-
-
 def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: HostTier, disk: DiskTier | None) -> TieredStore:
     lock = threading.RLock()
     namespaces = NamespaceTable(limit=settings.limits.namespaces, persist=None if disk is None else disk.put_namespace)
@@ -140,7 +137,7 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
     )
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
     with collector_paused():
-        recover(residency)
+        recover(residency, namespaces.__contains__)
     prefaulting = _Prefault(host) if settings.host.prefault else None
 
     def close_parts(discard_arena: bool) -> None:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tierkv.errors import InvalidRequestError
-from tierkv.machine import default_disk_bytes, default_host_bytes
+from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
 from tierkv.model.outcomes import Durability
 from tierkv.settings import DiskSettings, HostSettings, LimitSettings, PolicyName, StoreSettings
 
@@ -208,7 +208,7 @@ def _from_file(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text())
     except OSError as error:
         raise InvalidRequestError("the configuration file cannot be read", path=path, error=error.strerror) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError("the configuration file is not TOML", path=path, error=error) from error
 
 
@@ -246,7 +246,9 @@ def _build(values: dict[str, object], environment: Mapping[str, str]) -> DaemonS
 
     data = values.get("data") or default_data_folder(environment)
     assert isinstance(data, Path)
-    host = {"memory_bytes": values["host_memory"] if "host_memory" in values else default_host_bytes()}
+    arena = values.get("arena_folder") or default_arena_folder(data)
+    assert isinstance(arena, Path)
+    host = {"memory_bytes": values["host_memory"] if "host_memory" in values else default_host_bytes(arena)}
     disk = {"capacity_bytes": values["disk"] if "disk" in values else default_disk_bytes(data)}
     host |= pick("prefault", folder="arena_folder", keep_on_stop="keep_arena")
     disk |= pick("direct_io", codec="disk_codec", interval_s="disk_interval", segment_bytes="segment_size")

@@ -69,7 +69,7 @@ class EmbeddedLease:
 
     @property
     def is_valid(self) -> bool:
-        return not self.is_released and self._clock.monotonic_s() < self._expires_at_s
+        return not self.is_released and not self._store.is_closing and self._clock.monotonic_s() < self._expires_at_s
 
     def runs(self) -> Iterator[ReadyRun]:
         done = 0
@@ -230,7 +230,10 @@ class EmbeddedStore:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
                     copy_block(target, block)
-            return lease.num_blocks if lease.is_valid else 0
+            if lease.is_valid:
+                return lease.num_blocks
+            self.tiered.count_late(lease.num_blocks)
+            return 0
         finally:
             self.release(lease)
 
@@ -242,9 +245,11 @@ class EmbeddedStore:
 
     def stats(self, *, timeout_s: float | None = None) -> StoreStats:
         del timeout_s  # answers at memory speed
+        self.tiered.check_session(self._session)
         return self.tiered.stats()
 
     def flush(self, *, timeout_s: float | None = None) -> int:
+        self.tiered.check_session(self._session)
         return self._wait(self.tiered.flush(), timeout_s, "the flush did not finish in time; it goes on")
 
     def close(self) -> None:

@@ -5,12 +5,15 @@ Nothing here changes anything; every answer is in bytes and at least small enoug
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shutil
 from pathlib import Path
 
 from tierkv.settings import GIB, MIB
 
+SHARED_MEMORY = Path("/dev/shm")
 HOST_SHARE = 0.25
 HOST_SHARE_OF_TMPFS = 0.5
 HOST_BOUNDS_BYTES = (64 * MIB, 64 * GIB)
@@ -23,20 +26,27 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
 
 
-def default_host_bytes(tmpfs: Path = Path("/dev/shm")) -> int:
-    """A quarter of the memory that is available, at most half of the free tmpfs, between 64 MiB and 64 GiB."""
-    budget = int(available_memory_bytes() * HOST_SHARE)
-    if tmpfs.is_dir():
-        budget = min(budget, int(shutil.disk_usage(tmpfs).free * HOST_SHARE_OF_TMPFS))
-    return _within(budget, HOST_BOUNDS_BYTES)
+def default_arena_folder(data_folder: Path) -> Path:
+    """A private folder in /dev/shm (beside the data where there is none), named after user and data folder."""
+    name = hashlib.sha256(str(data_folder.resolve()).encode()).hexdigest()[:16]
+    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+        return SHARED_MEMORY / f"tierkv-{os.getuid()}-{name}"
+    return data_folder / "arena"
+
+
+def default_host_bytes(arena_folder: Path) -> int:
+    """A quarter of the memory that is available, at most half of what is free where the arena is, between 64 MiB and 64 GiB.
+
+    An arena that lies there already counts as free, or every restart would make it smaller.
+    """
+    kept = _taken_bytes(arena_folder)
+    budget = int((available_memory_bytes() + kept) * HOST_SHARE)
+    return _within(min(budget, int((_free_bytes(arena_folder) + kept) * HOST_SHARE_OF_TMPFS)), HOST_BOUNDS_BYTES)
 
 
 def default_disk_bytes(folder: Path) -> int:
-    """A fifth of the disk space that is free where `folder` is or will be, between 256 MiB and 512 GiB."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    return _within(int(shutil.disk_usage(place).free * DISK_SHARE), DISK_BOUNDS_BYTES)
+    """A fifth of what is free where `folder` is or will be, what it holds already included, between 256 MiB and 512 GiB."""
+    return _within(int((_free_bytes(folder) + _taken_bytes(folder)) * DISK_SHARE), DISK_BOUNDS_BYTES)
 
 
 def available_memory_bytes() -> int:
@@ -72,6 +82,23 @@ def _least_left(root: Path, path: str, limit_name: str, usage_name: str) -> int:
             left = min(left, max(0, int(limit) - int(usage)))
         place = place.parent
     return left
+
+
+def _free_bytes(folder: Path) -> int:
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def _taken_bytes(folder: Path) -> int:
+    """What the files of a folder take on their medium; holes take nothing."""
+    taken = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                taken += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return taken
 
 
 def _read(path: Path) -> str:

@@ -25,6 +25,9 @@ class NamespaceTable:
     def __len__(self) -> int:
         return len(self._namespaces)
 
+    def __contains__(self, namespace_id: NamespaceId) -> bool:
+        return namespace_id in self._namespaces
+
     def get(self, namespace_id: NamespaceId) -> Namespace:
         """Raises InvalidRequestError for an id that is not registered."""
         namespace = self._namespaces.get(namespace_id)

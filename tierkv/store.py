@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-import tierkv
 from tierkv.answers import Acquisition, CommitResult, DamagedFrame, PendingRun, ReserveResult, RunResult, VerifyReport
 from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
@@ -21,8 +20,9 @@ from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
-from tierkv.model.outcomes import Durability, Extent, PrefixMatch, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, StoreStats
 from tierkv.namespaces import NamespaceTable
+from tierkv.observe import Observer
 from tierkv.placement import planner
 from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
@@ -82,10 +82,9 @@ class TieredStore:
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
         self._saver = Saver(residency=residency, clock=clock, limits=limits)
-        self._hits: Counter[str] = Counter()
-        self._misses: Counter[str] = Counter()
-        self._started_at_s = clock.monotonic_s()
+        self._observer = Observer(residency, clock)
         self._is_draining = False
+        self._is_closing = False
         self._is_closed = False
 
     # -- sessions and namespaces -----------------------------------------------------------------------------------------
@@ -203,9 +202,7 @@ class TieredStore:
             held = self._loader.hold(namespace_id, keys, is_access=True)
             if held.entries:
                 self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s))
-            self._hits.update(held.tiers)
-            if held.miss is not None:
-                self._misses[held.miss] += len(keys) - len(held.entries)
+            self._observer.count(held.tiers, miss=held.miss, num_missed=len(keys) - len(held.entries))
             extents = tuple(entry.placed_at() for entry in held.entries)
         for run in held.pending:
             run.done.add_done_callback(self._count_run_miss)
@@ -216,7 +213,12 @@ class TieredStore:
         result = done.result()
         if result.miss is not None:
             with self._lock:
-                self._misses[result.miss] += 1
+                self._observer.count((), miss=result.miss, num_missed=1)
+
+    def count_late(self, num_blocks: int) -> None:
+        """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
+        with self._lock:
+            self._observer.count((), miss=MissReason.TIMEOUT, num_missed=num_blocks)
 
     def release(self, session: SessionId, lease_ids: Sequence[int]) -> None:
         """Ends leases; unknown and expired ones are ignored."""
@@ -276,29 +278,14 @@ class TieredStore:
         books = self._books
         disk_blocks = 0 if books.disk is None else len(books.disk)  # asks the disk's index, so not under the lock
         with self._lock:
-            tiers = [TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, self._blocks_in_host())]
-            if books.disk is not None:
-                tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, disk_blocks))
-            return StoreStats(
-                version=tierkv.__version__,
-                uptime_s=self._clock.monotonic_s() - self._started_at_s,
-                tiers=tuple(tiers),
-                hits=dict(self._hits),
-                misses=dict(self._misses),
+            writer = self._mover.writer
+            return self._observer.snapshot(
                 sessions=len(self._sessions),
                 leases=len(self._leases),
-                reservations=len(self._saver.reservations),
-                counters=dict(books.counters),
-                degraded=self._degraded(),
+                reservations=self._saver.reservations,
+                disk_blocks=disk_blocks,
+                disk_failure=None if writer is None else writer.failure,
             )
-
-    def _blocks_in_host(self) -> int:
-        return len(self._books.host_policy) - sum(len(hold.granted) for hold in self._saver.reservations)
-
-    def _degraded(self) -> tuple[str, ...]:
-        writer = self._mover.writer
-        sentences = [writer.failure if writer is not None else None, self._books.host.degraded]
-        return tuple(sentence for sentence in sentences if sentence)
 
     def flush(self) -> Future[int]:
         """Done when everything committed before the call is on disk; how many blocks had to be written. Never fails."""
@@ -372,6 +359,11 @@ class TieredStore:
         """How long a reservation may be committed."""
         return self._settings.limits.reservation_ttl_s
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` has begun: no lease holds anything any more."""
+        return self._is_closing
+
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -388,6 +380,7 @@ class TieredStore:
             if self._is_closed:
                 return
             self._is_draining = True
+            self._is_closing = True
             # Reservations stay: their clients may still be writing, and a kept arena must remember where.
             for session in self._sessions.all():
                 self._sessions.close(session)

@@ -28,6 +28,8 @@ _EXCHANGES_LIMIT = 128
 """Connections that may say hello at the same time; others wait in the backlog."""
 _ACCEPT_PAUSE_S = 0.2
 """Before the next try where a connection could not be accepted: descriptors come back when somebody leaves."""
+SERVED_BESIDES = (0,)
+"""Users that are served beside our own: root."""
 _CREDENTIALS = struct.Struct("3i")
 _log = logging.getLogger(__name__)
 
@@ -99,10 +101,11 @@ class AttachServer:
                 _log.exception("an attach exchange failed")
 
     async def _exchange(self, connection: socket.socket) -> None:
-        _check_peer(connection)
         loop = asyncio.get_running_loop()
         kind, length = attach.decode_header(await _receive(loop, connection, attach.HEADER_BYTES))
         hello = attach.decode_hello(await _receive(loop, connection, length))
+        # Not before the hello is read: a socket closed with bytes unread takes the refusal with it.
+        _check_peer(connection)
         if kind is not attach.Kind.HELLO:
             raise InvalidRequestError("the first attach message is a hello", kind=kind.name)
         if hello.protocol_version > PROTOCOL_VERSION:
@@ -124,7 +127,7 @@ def _check_peer(connection: socket.socket) -> None:
     """Raises InvalidRequestError for a process of another user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(credentials)
-    if uid not in (0, os.getuid()):
+    if uid != os.getuid() and uid not in SERVED_BESIDES:
         raise InvalidRequestError("this daemon serves another user", uid=uid, pid=pid)
 
 

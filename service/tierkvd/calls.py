@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import Future
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
 
-from tierkv.errors import ClosedError, InternalError, TierKVError
+from tierkv.errors import ClosedError, InternalError, TierKVError, UnavailableError
 from tierkv.wire.limits import AUTHORIZATION_METADATA, DEFAULT_DEADLINE_S, SESSION_METADATA
 from tierkv.wire.status import code_of, trailing_metadata_of
 
 _log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 S = TypeVar("S")
+T = TypeVar("T")
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
@@ -44,15 +47,17 @@ def unary(
 
 
 def streaming(
-    handler: Callable[[S, Request, Context], AsyncIterator[Reply]],
-) -> Callable[[S, Request, Context], AsyncIterator[Reply]]:
+    handler: Callable[[S, Request, Context], AsyncGenerator[Reply, None]],
+) -> Callable[[S, Request, Context], AsyncGenerator[Reply, None]]:
     """Turns the errors of a streaming handler into statuses."""
 
     @functools.wraps(handler)
-    async def handle(self: S, request: Request, context: Context) -> AsyncIterator[Reply]:
+    async def handle(self: S, request: Request, context: Context) -> AsyncGenerator[Reply, None]:
         try:
-            async for reply in handler(self, request, context):
-                yield reply
+            # Closed here and now, also when the client hangs up during a write: what the handler holds must not wait for a collector.
+            async with contextlib.aclosing(handler(self, request, context)) as replies:
+                async for reply in replies:
+                    yield reply
         except TierKVError as error:
             await _abort(context, error)
         except (asyncio.CancelledError, grpc.aio.AbortError, GeneratorExit):
@@ -81,6 +86,17 @@ def seconds_left(context: Context) -> float:
     """Seconds to the call's deadline, 30 for a call without one."""
     left = context.time_remaining()
     return DEFAULT_DEADLINE_S if left is None else max(0.0, left)
+
+
+async def within(future: Future[T], context: Context) -> T:
+    """What a future of the store brings, before the call's deadline. Raises UnavailableError then; the work goes on.
+
+    Shielded: a client that hangs up must not cancel a future that the store's threads will complete.
+    """
+    try:
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), seconds_left(context))
+    except TimeoutError:
+        raise UnavailableError("the deadline passed before the disk was done; the work goes on") from None
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):

@@ -30,7 +30,7 @@ from tierkvd.telemetry import log_event, start_logging
 
 HOUSEKEEPING_S = 1.0
 GRACE_S = 2.0
-"""What calls get to end when the daemon is asked to stop, after reservations had `COMMIT_GRACE_S`."""
+"""What calls get to end when the servers stop."""
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the event loop from the interpreter; Python's default of 5 ms is ten calls."""
 _log = logging.getLogger(__name__)
@@ -58,7 +58,6 @@ class _Daemon:
         self._run_folder = run_folder
         self._store = store
         self._is_ready = False
-        self._servers: list[RpcServer] = []
 
     async def run(self) -> None:
         stopping = asyncio.Event()
@@ -67,6 +66,7 @@ class _Daemon:
             loop.add_signal_handler(number, stopping.set)
         servicer = Servicer(self._store, SystemClock(), self._settings.store.limits)
         async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, servicer.scrubs.join, GRACE_S)
             addresses = await self._start_servers(servicer, stack)
             await stack.enter_async_context(self._housekeeping())
             self._is_ready = True
@@ -83,10 +83,8 @@ class _Daemon:
             await stopping.wait()
             log_event(_log, "stopping")
             self._is_ready = False
-            servicer.stop()
-            for server in self._servers:
-                await server.announce_stop()
-            await servicer.wait_for_commits()
+            # Before the servers stop: a server that stops takes no more calls, and a commit is a call.
+            await servicer.stop()
 
     async def _start_servers(self, servicer: Servicer, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
         """Starts what is configured; the stack stops it in reverse."""
@@ -101,12 +99,10 @@ class _Daemon:
             tcp = RpcServer(servicer, token=token)
             port = await tcp.listen_tcp(settings.listen, cert=settings.tls_cert, key=settings.tls_key)
             stack.push_async_callback(tcp.stop, GRACE_S)
-            self._servers.append(tcp)
             addresses["listen"] = f"{settings.listen.host}:{port}"
         local = RpcServer(servicer)
         await local.listen_unix(folder.grpc_socket)
         stack.push_async_callback(local.stop, GRACE_S)
-        self._servers.append(local)
         attach = AttachServer(folder.attach_socket, self._store, servicer.sessions)
         attach.start()
         stack.push_async_callback(attach.stop)
@@ -119,8 +115,8 @@ class _Daemon:
                 await asyncio.sleep(HOUSEKEEPING_S)
                 try:
                     self._store.expire()
-                except Exception:  # one bad round must not be the last: leases would never expire again
-                    _log.exception("a round of housekeeping failed")
+                except Exception:
+                    _log.exception("housekeeping failed; it goes on")
 
         task = asyncio.get_running_loop().create_task(tidy())
         try:

@@ -35,15 +35,14 @@ class RpcServer:
         reflection.enable_server_reflection(names, self._server)
 
     async def listen_unix(self, path: Path) -> None:
-        """Binds the socket, 0600 from its first moment. The folder is ours and locked, so an old socket is a dead one's."""
+        """Binds the socket. The folder is ours and locked, so an old socket is a dead one's."""
         path.unlink(missing_ok=True)
-        before = os.umask(0o177)
         try:
             self._server.add_insecure_port(f"unix:{path}")
         except RuntimeError as error:
             raise UnavailableError("the gRPC socket cannot be bound", path=path, error=error) from error
-        finally:
-            os.umask(before)
+        # The folder is private, so nobody could come in before this; a umask would meet the files of the store's threads too.
+        os.chmod(path, 0o600)
         await self._start()
 
     async def listen_tcp(self, address: Address, *, cert: Path | None, key: Path | None) -> int:
@@ -64,13 +63,9 @@ class RpcServer:
         for name in ("", SERVICE_NAME):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    async def announce_stop(self) -> None:
-        """Health turns NOT_SERVING; calls are served as before. May be called twice."""
-        await self._health.enter_graceful_shutdown()
-
     async def stop(self, grace_s: float) -> None:
-        """Takes no more calls; those under way get `grace_s` to end."""
-        await self.announce_stop()
+        """Health turns NOT_SERVING, calls get `grace_s` to end."""
+        await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
 
 

@@ -6,28 +6,28 @@ The store's verbs answer at memory speed and run on the event loop; whatever wai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from tierkv import __version__
 from tierkv.clock import Clock
 from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.model.outcomes import MissReason
 from tierkv.settings import LimitSettings
-from tierkv.store import Acquisition, TieredStore, VerifyReport
+from tierkv.store import Acquisition, TieredStore
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
-from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary
+from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary, within
+from tierkvd.scrubs import Scrubs
 from tierkvd.sessions import SessionHandle, Sessions
 from tierkvd.streams import Streams
 
 _DEADLINE_MARGIN_S = 0.05
 """An answer that waits is sent this long before its deadline, so that the answer arrives in time."""
-_VERIFY_REPORT_FRAMES = 256
 COMMIT_GRACE_S = 2.0
-_COMMIT_POLL_S = 0.02
+"""What clients get to commit what they reserved when the daemon is asked to stop."""
 
 
 class Servicer(tierkv_pb2_grpc.TierKVServicer):
@@ -38,6 +38,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         self._store = store
         self._limits = limits
         self._streams = Streams(store, clock)
+        self.scrubs = Scrubs(store)
         self._is_stopping = False
 
     def check_serving(self) -> None:
@@ -45,13 +46,14 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         if self._is_stopping:
             raise UnavailableError("the daemon is stopping")
 
-    def stop(self) -> None:
-        """Opens no more sessions and tells those there are."""
+    async def stop(self) -> None:
+        """Opens no more sessions, tells those there are, and gives them a moment to commit. The servers must still serve meanwhile."""
         self._is_stopping = True
         self.sessions.announce_stop()
+        await self.sessions.wait_closed(COMMIT_GRACE_S)
 
     @streaming
-    async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> AsyncIterator[pb.SessionEvent]:  # noqa: N802
+    async def OpenSession(self, request: pb.OpenSessionRequest, context: Context) -> AsyncGenerator[pb.SessionEvent, None]:  # noqa: N802
         self.check_serving()
         if len(request.label.encode()) > LABEL_BYTES:
             raise InvalidRequestError("a label has at most 256 bytes", length=len(request.label))
@@ -67,20 +69,9 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
             yield pb.SessionEvent(opened=opened)
             await session.closing.wait()
             yield pb.SessionEvent(closing=pb.SessionClosing(reason="the daemon is stopping"))
-            await self._wait_for_commits([session])
+            await self.sessions.finish(session, COMMIT_GRACE_S)
         finally:
             self.sessions.close(session)
-
-    async def wait_for_commits(self) -> None:
-        """Blocks while clients that were told of the stop still commit; servers that stop sooner would refuse their commits."""
-        await self._wait_for_commits(self.sessions.all())
-
-    async def _wait_for_commits(self, sessions: list[SessionHandle]) -> None:
-        """Clients that are filling extents get a moment to commit them before their sessions end."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + COMMIT_GRACE_S
-        while any(self._store.has_reservations(session.session) for session in sessions) and loop.time() < until_s:  # noqa: ASYNC110 - commits come from any thread
-            await asyncio.sleep(_COMMIT_POLL_S)
 
     def _session(self, context: Context, *, needs_memory: bool = False) -> SessionHandle:
         session = self.sessions.get(session_secret(context))
@@ -126,7 +117,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         durability = messages.durability_of(request.durability)
         result = self._store.commit(session.session, request.reservation_id, keys, durability)
         if result.durable is not None:
-            await _within(asyncio.wrap_future(result.durable), context)
+            await within(result.durable, context)
         return pb.CommitReply(committed=result.committed)
 
     @unary
@@ -142,7 +133,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         acquired = self._store.acquire(session.session, messages.unpack_namespace_id(request.namespace_id), keys)
         num_ready = len(acquired.tiers)
         if acquired.pending:
-            session.awaited[acquired.lease_id] = acquired
+            session.remember(acquired)
             num_ready = acquired.pending[0].start_idx
         return pb.AcquireReply(
             lease_id=acquired.lease_id,
@@ -152,9 +143,9 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         )
 
     @streaming
-    async def Await(self, request: pb.AwaitRequest, context: Context) -> AsyncIterator[pb.AwaitEvent]:  # noqa: N802
+    async def Await(self, request: pb.AwaitRequest, context: Context) -> AsyncGenerator[pb.AwaitEvent, None]:  # noqa: N802
         deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
-        acquired = self._session(context, needs_memory=True).awaited.pop(request.lease_id, None)
+        acquired = self._session(context, needs_memory=True).recall(request.lease_id)
         if acquired is None:
             raise ConflictError(
                 "nothing of this lease is on its way; it was awaited already, or it is gone", lease=request.lease_id
@@ -166,7 +157,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseReply:  # noqa: N802
         session = self._session(context)
         for lease_id in request.lease_ids:
-            session.awaited.pop(lease_id, None)
+            session.recall(lease_id)
         self._store.release(session.session, list(request.lease_ids))
         return pb.ReleaseReply()
 
@@ -181,13 +172,15 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         self._session(context)
         keys = messages.unpack_keys(request.keys)
         deleted = self._store.delete(messages.unpack_namespace_id(request.namespace_id), keys)
-        return pb.DeleteReply(deleted=await _within(asyncio.wrap_future(deleted), context))
+        num_deleted = await within(deleted, context)
+        return pb.DeleteReply(deleted=num_deleted)
 
     @unary
     async def Clear(self, request: pb.ClearRequest, context: Context) -> pb.ClearReply:  # noqa: N802
         self._session(context)
         cleared = self._store.clear(messages.unpack_namespace_id(request.namespace_id))
-        return pb.ClearReply(deleted=await _within(asyncio.wrap_future(cleared), context))
+        num_deleted = await within(cleared, context)
+        return pb.ClearReply(deleted=num_deleted)
 
     @unary
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
@@ -195,63 +188,37 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
     @unary
     async def Flush(self, request: pb.FlushRequest, context: Context) -> pb.FlushReply:  # noqa: N802
-        return pb.FlushReply(written=await _within(asyncio.wrap_future(self._store.flush()), context))
+        written = await within(self._store.flush(), context)
+        return pb.FlushReply(written=written)
 
     @unary
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:  # noqa: N802
-        return pb.DrainReply(written=await _within(asyncio.wrap_future(self._store.drain()), context))
+        written = await within(self._store.drain(), context)
+        return pb.DrainReply(written=written)
 
     @unary
     async def Put(self, request: AsyncIterator[pb.PutRequest], context: Context) -> pb.PutReply:  # noqa: N802
         self.check_serving()
-        outcomes = await self._streams.put(self._session(context), request)
+        outcomes, durable = await self._streams.put(self._session(context), request)
+        if durable is not None:
+            await within(durable, context)
         return pb.PutReply(outcomes=messages.outcome_numbers(outcomes))  # type: ignore[arg-type]
 
     @streaming
-    async def Get(self, request: pb.GetRequest, context: Context) -> AsyncIterator[pb.GetEvent]:  # noqa: N802
+    async def Get(self, request: pb.GetRequest, context: Context) -> AsyncGenerator[pb.GetEvent, None]:  # noqa: N802
         deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
-        async for event in self._streams.get(self._session(context), request, deadline_s):
-            yield event
+        async with contextlib.aclosing(self._streams.get(self._session(context), request, deadline_s)) as events:
+            async for event in events:
+                yield event
 
     @streaming
-    async def Verify(self, request: pb.VerifyRequest, context: Context) -> AsyncIterator[pb.VerifyEvent]:  # noqa: N802
-        progress: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        is_over = False
-
-        def report(frames: int, total: int, num_bytes: int) -> None:
-            if is_over:  # nobody listens any more, and a stop of the daemon must not wait for the last frame
-                raise UnavailableError("the verification was broken off", frames=frames)
-            if frames % _VERIFY_REPORT_FRAMES == 0:
-                loop.call_soon_threadsafe(progress.put_nowait, (frames, total, num_bytes))
-
-        work = asyncio.ensure_future(asyncio.to_thread(self._store.verify, report))
-        waiting: asyncio.Future[tuple[int, int, int]] | None = None
-        try:
-            while not work.done():
-                waiting = asyncio.ensure_future(progress.get())
-                await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    frames, total, num_bytes = waiting.result()
-                    yield pb.VerifyEvent(progress=pb.VerifyProgress(frames=frames, frames_total=total, bytes=num_bytes))
-            yield pb.VerifyEvent(done=_verify_done(await work))
-        finally:
-            is_over = True
-            work.cancel()
-            if waiting is not None:
-                waiting.cancel()
+    async def Verify(self, request: pb.VerifyRequest, context: Context) -> AsyncGenerator[pb.VerifyEvent, None]:  # noqa: N802
+        async with contextlib.aclosing(self.scrubs.run()) as events:
+            async for event in events:
+                yield event
 
 
-async def _within(future: asyncio.Future[Any], context: Context) -> Any:
-    """The future's result, before the call's deadline. The work goes on where the answer cannot wait."""
-    try:
-        return await asyncio.wait_for(asyncio.shield(future), seconds_left(context))
-    except TimeoutError:
-        raise UnavailableError("the deadline passed before the disk was done; the work goes on") from None
-
-
-async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncIterator[pb.AwaitEvent]:
+async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncGenerator[pb.AwaitEvent, None]:
     """`ready` for what arrives, in order, with the readable blocks that follow it; `ended` where a run falls short."""
     loop = asyncio.get_running_loop()
     for idx, run in enumerate(acquired.pending):
@@ -270,8 +237,3 @@ async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncIter
         if is_short:
             yield pb.AwaitEvent(ended=pb.LeaseEnded(num_blocks=stop, miss=messages.miss_number(miss)))  # type: ignore[arg-type]
             return
-
-
-def _verify_done(report: VerifyReport) -> pb.VerifyDone:
-    damaged = [pb.DamagedFrame(key=frame.key, where=frame.where, what=frame.what) for frame in report.damaged]
-    return pb.VerifyDone(frames=report.frames, bytes=report.num_bytes, damaged=damaged)

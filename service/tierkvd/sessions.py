@@ -6,7 +6,9 @@ What a session holds is the store's matter; this table only says whether a secre
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tierkv.clock import Clock
@@ -16,16 +18,45 @@ from tierkv.wire.limits import SECRET_BYTES
 
 ATTACH_SECRET_TTL_S = 10.0
 UNUSED_SECRETS_LIMIT = 256
+AWAITED_LIMIT = 1_024
+"""Leases of one session that wait for an Await; a client awaits a lease at once or never."""
+CLOSING_POLL_S = 0.02
 
 
 @dataclass(slots=True)
 class SessionHandle:
-    """An attached client. closing — set when the daemon stops; awaited — leases whose blocks are still on their way, by id."""
+    """An attached client. closing — set when the daemon stops; num_streams — Put and Get calls under way."""
 
     session: SessionId
     shares_memory: bool
     closing: asyncio.Event
-    awaited: dict[int, Acquisition] = field(default_factory=dict)
+    is_open: bool = True
+    num_streams: int = 0
+    _awaited: dict[int, Acquisition] = field(default_factory=dict)
+
+    def check_open(self) -> None:
+        """Raises ClosedError once the session has ended: what it held may be somebody else's by now."""
+        if not self.is_open:
+            raise ClosedError("this session is not open; attach again")
+
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Counts a stream for as long as it runs."""
+        self.num_streams += 1
+        try:
+            yield
+        finally:
+            self.num_streams -= 1
+
+    def remember(self, acquired: Acquisition) -> None:
+        """Keeps a lease whose blocks are still on their way for Await. Of too many that nobody awaits, the oldest is dropped."""
+        if len(self._awaited) >= AWAITED_LIMIT:
+            del self._awaited[next(iter(self._awaited))]
+        self._awaited[acquired.lease_id] = acquired
+
+    def recall(self, lease_id: int) -> Acquisition | None:
+        """What was kept for a lease, once."""
+        return self._awaited.pop(lease_id, None)
 
 
 class Sessions:
@@ -66,14 +97,31 @@ class Sessions:
 
     def close(self, session: SessionHandle) -> None:
         """Releases everything it held; at a stop that is the store's part, which then keeps in mind who may still be writing."""
+        session.is_open = False
         if self._open.pop(session.session, None) is not None and not session.closing.is_set():
             self._store.close_session(session.session)
-
-    def all(self) -> list[SessionHandle]:
-        """Every open session."""
-        return list(self._open.values())
 
     def announce_stop(self) -> None:
         """Tells every client that the daemon is stopping."""
         for session in self._open.values():
             session.closing.set()
+
+    async def finish(self, session: SessionHandle, timeout_s: float) -> None:
+        """Waits until a client has committed what it reserved and its streams are over, at most `timeout_s`."""
+
+        def is_busy() -> bool:
+            return session.num_streams > 0 or self._store.has_reservations(session.session)
+
+        await _poll_until(lambda: not is_busy(), timeout_s)
+
+    async def wait_closed(self, timeout_s: float) -> None:
+        """Waits until no session is open, at most `timeout_s`."""
+        await _poll_until(lambda: not self._open, timeout_s)
+
+
+async def _poll_until(condition: Callable[[], bool], timeout_s: float) -> None:
+    # Commits come through the store, from any thread; there is nothing to be woken by.
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + timeout_s
+    while not condition() and loop.time() < until_s:  # noqa: ASYNC110 - see above
+        await asyncio.sleep(CLOSING_POLL_S)

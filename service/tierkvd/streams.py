@@ -1,13 +1,15 @@
 """Put and Get: blocks as streams of chunks, for clients that share no memory with the daemon.
 
 Bytes go straight between the messages and the arena. Back-pressure is the transport's: the next chunk is read when the one before is
-in place. A Put writes only while session and reservation surely live, a Get reads only while session and lease do.
+in place. A Put writes only while its reservation surely lives, a Get reads only while its lease does, and both only while the session
+is open: whatever it held may be another's the moment it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import Future
 
 from tierkv.clock import Clock
 from tierkv.errors import ConflictError, InvalidRequestError
@@ -30,8 +32,13 @@ class Streams:
         self._store = store
         self._clock = clock
 
-    async def put(self, session: SessionHandle, requests: AsyncIterator[pb.PutRequest]) -> tuple[ReserveOutcome, ...]:
-        """Stores streamed blocks: all of them, or nothing of the call is visible. Chunks of blocks that were not granted are dropped."""
+    async def put(
+        self, session: SessionHandle, requests: AsyncIterator[pb.PutRequest]
+    ) -> tuple[tuple[ReserveOutcome, ...], Future[None] | None]:
+        """Stores streamed blocks: all of them, or nothing of the call is visible. Chunks of blocks that were not granted are dropped.
+
+        Returns an outcome a key and, for a `strict` commit, the future of its being on disk.
+        """
         header = await _header_of(requests)
         namespace = self._store.namespace(messages.unpack_namespace_id(header.namespace_id))
         keys, parent = messages.unpack_keys(header.keys), messages.unpack_parent(header.parent)
@@ -39,17 +46,17 @@ class Streams:
         result = self._store.reserve(session.session, namespace.namespace_id, keys, parent)
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * self._store.reservation_ttl_s
         granted = [key for key, extent in zip(keys, result.extents, strict=True) if extent is not None]
+        durable: Future[None] | None = None
         try:
-            await self._fill(session, requests, keys, result.extents, namespace.layout.block_bytes, safe_until_s)
+            with session.streaming():
+                await self._fill(session, requests, keys, result.extents, namespace.layout.block_bytes, safe_until_s)
             if granted:
-                committed = self._store.commit(session.session, result.reservation_id, granted, durability)
+                durable = self._store.commit(session.session, result.reservation_id, granted, durability).durable
                 granted = []
-                if committed.durable is not None:
-                    await asyncio.wrap_future(committed.durable)
         finally:
-            if granted:
+            if granted and session.is_open:
                 self._store.abort(session.session, result.reservation_id, granted)
-        return result.outcomes
+        return result.outcomes, durable
 
     async def _fill(
         self,
@@ -62,7 +69,8 @@ class Streams:
     ) -> None:
         filled = [0] * len(keys)
         async for request in requests:
-            self._store.check_session(session.session)  # its extents are somebody else's as soon as it ends
+            # Between two chunks the session may have ended, and its extents with it; nothing awaits between here and the copy.
+            session.check_open()
             if self._clock.monotonic_s() > safe_until_s:
                 raise ConflictError("the stream was too slow: its reservation has expired; put again", keys=len(keys))
             chunk = request.chunk
@@ -75,16 +83,18 @@ class Streams:
             if extent is not None:
                 self._store.view(extent)[filled[idx] : filled[idx] + len(data)] = data
             filled[idx] += len(data)
+        session.check_open()
         for idx, (extent, num_bytes) in enumerate(zip(extents, filled, strict=True)):
             if extent is not None and num_bytes != block_bytes:
                 raise InvalidRequestError("a block is incomplete", block=idx, received=num_bytes, block_bytes=block_bytes)
 
-    async def get(self, session: SessionHandle, request: pb.GetRequest, deadline_s: float) -> AsyncIterator[pb.GetEvent]:
+    async def get(self, session: SessionHandle, request: pb.GetRequest, deadline_s: float) -> AsyncGenerator[pb.GetEvent, None]:
         """A header, then the blocks of the held prefix in order, as they become readable; ends early where one is lost."""
         namespace = self._store.namespace(messages.unpack_namespace_id(request.namespace_id))
         acquired = self._store.acquire(session.session, namespace.namespace_id, messages.unpack_keys(request.keys))
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * acquired.expires_in_s
         block_bytes = namespace.layout.block_bytes
+        session.num_streams += 1
         try:
             tiers, miss = messages.tier_numbers(acquired.tiers), messages.miss_number(acquired.miss)
             header = pb.GetHeader(tiers=tiers, miss=miss, block_bytes=block_bytes)  # type: ignore[arg-type]
@@ -92,12 +102,13 @@ class Streams:
             async for idx in _readable(acquired, deadline_s):
                 block = self._store.view(acquired.extents[idx])[:block_bytes]
                 for start in range(0, block_bytes, CHUNK_BYTES):
-                    self._store.check_session(session.session)
+                    session.check_open()
                     if self._clock.monotonic_s() > safe_until_s:
                         raise ConflictError("the stream was too slow: its lease has expired; get again", block=idx)
                     data = bytes(block[start : start + CHUNK_BYTES])
                     yield pb.GetEvent(chunk=pb.GetChunk(block_idx=idx, data=data))
         finally:
+            session.num_streams -= 1
             self._store.release(session.session, [acquired.lease_id])
 
 

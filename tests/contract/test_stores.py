@@ -3,13 +3,17 @@
 import pytest
 
 from tierkv.assemble import open_tiered_store
-from tierkv.client import connect
+from tierkv.client import Client, connect
+from tierkv.client.address import parse_address
 from tierkv.embedded import EmbeddedStore
+from tierkv.model.keys import chain_keys
+from tierkv.model.namespace import Identity
+from tierkv.model.outcomes import MissReason
 from tierkv.settings import MIB, DiskSettings, HostSettings, LimitSettings, PolicyName, StoreSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.daemon import DaemonOptions, start_daemon
 from tierkv.testing.fake_store import FakeBlockStore
-from tierkv.testing.store_suite import BLOCK_BYTES, StoreContract, StoreRig
+from tierkv.testing.store_suite import BLOCK_BYTES, LAYOUT, StoreContract, StoreRig, content_of
 
 HOST_BYTES = 64 * BLOCK_BYTES * 16
 
@@ -24,7 +28,7 @@ class TestFake(StoreContract):
         def expire():
             clock.advance(limits.lease_ttl_s + limits.reservation_ttl_s + 1)
 
-        yield StoreRig(store, another=store.another, expire=expire)
+        yield StoreRig(store, another=store.another, expire=expire, has_disk=False)
         store.close()
 
 
@@ -49,7 +53,8 @@ class TestEmbedded(StoreContract):
             tiered.expire()
 
         yield StoreRig(store, expire=expire, room_blocks=MIB // BLOCK_BYTES)
-        tiered.check_integrity()
+        if not tiered._is_closed:
+            tiered.check_integrity()
         store.close()
 
 
@@ -74,6 +79,26 @@ class TestClient(StoreContract):
         store = connect(daemon.options.run_dir)
         yield StoreRig(store, another=lambda: connect(daemon.options.run_dir), room_blocks=HOST_BYTES // BLOCK_BYTES)
         store.close()
+
+
+def test_a_client_whose_lease_expires_while_it_copies_counts_misses(daemon, monkeypatch):
+    clock = ManualClock()
+    identity = Identity(weights="slow reader")
+    keys = chain_keys(identity.fingerprint(LAYOUT), range(3 * LAYOUT.block_tokens), block_tokens=LAYOUT.block_tokens)
+    target = [memoryview(bytearray(BLOCK_BYTES)) for _ in keys]
+    store = Client(parse_address(daemon.options.run_dir), clock=clock)
+    namespace_id = store.register(identity, LAYOUT).namespace_id
+    store.put(namespace_id, keys, [memoryview(content_of(key)) for key in keys])
+    with monkeypatch.context() as patch:
+        patch.setattr("tierkv.client.sync.copy_block", lambda *_: clock.advance(LimitSettings().lease_ttl_s))
+        assert store.get(namespace_id, keys, target) == 0
+    assert store.counters[f"misses_{MissReason.TIMEOUT}"] == len(keys)
+    assert store.get(namespace_id, keys, target) == len(keys)
+    lease = store.acquire(namespace_id, keys)
+    validity = [lease.is_valid]
+    clock.advance(LimitSettings().lease_ttl_s)
+    assert [*validity, lease.is_valid] == [True, False]
+    store.close()
 
 
 class TestClientWithoutSharedMemory(StoreContract):

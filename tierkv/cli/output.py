@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tierkv.errors import InvalidRequestError, TierKVError
+from tierkv.errors import InvalidRequestError, TierKVError, UnavailableError
 
 
 class ExitCode(IntEnum):
@@ -66,6 +66,9 @@ def run_command(command: Callable[[], None]) -> int:
         # The reader of our output left; the interpreter must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
+    except OSError as error:
+        where = {} if error.filename is None else {"path": error.filename}
+        return _fail(UnavailableError("the system refused", **where, error=error.strerror or error), ExitCode.FAILED)
     except SystemExit as stop:
         return _exit_code(stop)
     return ExitCode.DONE

@@ -24,11 +24,11 @@ def status(
 ) -> None:
     """Show tiers, fill, hits and misses, sessions and leases of a running daemon."""
     from tierkv.cli.output import only_one, print_json, result_console
-    from tierkv.client import connect
+    from tierkv.client.observer import Observer
 
     only_one(address=address, run_dir=run_dir)
-    with connect(address or run_dir, label="tierkv status") as client:
-        stats = client.stats()
+    with Observer(address or run_dir) as daemon:
+        stats = daemon.stats()
     if as_json:
         print_json(stats)
         return

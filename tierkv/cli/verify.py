@@ -58,17 +58,13 @@ def _verify_folder(data: Path, progress: Progress) -> VerifyReport:
 
 def _verify_daemon(address: str | None, progress: Progress) -> VerifyReport:
     from tierkv.answers import DamagedFrame, VerifyReport
-    from tierkv.client import connect
-    from tierkv.errors import UnavailableError
+    from tierkv.client.observer import Observer
     from tierkv.model.keys import block_key
 
-    with connect(address, label="tierkv verify") as client:
-        for event in client.verify():
-            if event.HasField("done"):
-                damaged = tuple(DamagedFrame(block_key(frame.key), frame.where, frame.what) for frame in event.done.damaged)
-                return VerifyReport(event.done.frames, event.done.bytes, damaged)
-            progress(event.progress.frames, event.progress.frames_total, event.progress.bytes)
-    raise UnavailableError("the daemon ended the scrub before its report")
+    with Observer(address) as daemon:
+        done = daemon.verify(progress)
+    damaged = tuple(DamagedFrame(block_key(frame.key), frame.where, frame.what) for frame in done.damaged)
+    return VerifyReport(done.frames, done.bytes, damaged)
 
 
 def _print_report(report: VerifyReport) -> None:

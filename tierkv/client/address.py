@@ -47,16 +47,24 @@ def parse_address(
 ) -> Address:
     """None → the default run folder; a path → that run folder (or the gRPC socket in one); "host:port" → TCP.
 
-    token — None: the variable TIERKV_TOKEN. Raises InvalidRequestError for what is neither.
+    token — None: the variable TIERKV_TOKEN. Raises InvalidRequestError for what is neither, and for a file that cannot be read.
     """
     if address is None:
         return LocalAddress(None)
     text = os.fspath(address)
     host, colon, port = text.rpartition(":")
     if colon and port.isdigit() and host and "/" not in text:
-        ca = None if ca_file is None else Path(ca_file).read_bytes()
-        return RemoteAddress(text, token or os.environ.get(TOKEN_VARIABLE) or None, ca)
+        return RemoteAddress(text, token or os.environ.get(TOKEN_VARIABLE) or None, _certificates(ca_file))
     if not text or (colon and "/" not in text and not Path(text).exists()):
         raise InvalidRequestError("an address is a run folder or host:port", address=text)
     path = Path(text)
     return LocalAddress(path.parent if path.name == GRPC_SOCKET_NAME else path)
+
+
+def _certificates(ca_file: str | os.PathLike[str] | None) -> bytes | None:
+    if ca_file is None:
+        return None
+    try:
+        return Path(ca_file).read_bytes()
+    except OSError as error:
+        raise InvalidRequestError("the certificate file cannot be read", file=ca_file, error=error.strerror or error) from error

@@ -16,7 +16,7 @@ from tierkv.client.breaker import Breaker
 from tierkv.client.link import Link
 from tierkv.client.verbs import Registration
 from tierkv.clock import Clock
-from tierkv.errors import CapacityError, ClosedError, InvalidRequestError, TierKVError, UnavailableError
+from tierkv.errors import CapacityError, ClosedError, ConflictError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.model.keys import NamespaceId
 from tierkv.wire.status import error_of_rpc
 
@@ -45,6 +45,11 @@ class Attachment:
         """The link there is, dead or alive."""
         return self._link
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a fork of the one that attached: channel and session are the other's."""
+        return self._pid != os.getpid()
+
     def deadline(self, timeout_s: float | None) -> float:
         return self.clock.monotonic_s() + (self._timeout_s if timeout_s is None else timeout_s)
 
@@ -55,15 +60,15 @@ class Attachment:
         return left_s
 
     def link(self, deadline_s: float) -> Link:
-        """The living link, or a new one. Raises UnavailableError at once while the breaker is open."""
+        """The living link, or a new one, for one call: UnavailableError at once while the breaker is open."""
         if self._is_closed:
             raise ClosedError("the client is closed")
-        if self._pid != os.getpid():
+        if self.is_foreign:
             raise ClosedError("a client cannot be used after a fork; connect again in the child", opened_in=self._pid)
+        self._breaker.before_call()
         current = self._link
         if current is not None and current.is_alive:
             return current
-        self._breaker.before_call()
         if not self._lock.acquire(timeout=self.left(deadline_s)):
             raise UnavailableError("another thread is still attaching")
         try:
@@ -83,7 +88,7 @@ class Attachment:
             old.close()
             self.counters["reattached"] += 1
         self._epoch += 1
-        link = Link(self._address, label=self._label, epoch=self._epoch, timeout_s=self.left(deadline_s))
+        link = Link(self._address, label=self._label, epoch=self._epoch, left_s=lambda: self.left(deadline_s))
         try:
             for known in list(self.known.values()):
                 self._register_again(link, known, deadline_s)
@@ -121,6 +126,7 @@ class Attachment:
         return result
 
     def translated(self, link: Link, rpc_error: grpc.RpcError) -> TierKVError:
+        """The error that a call on `link` ended with; the breaker hears of it, and so does the link if its session is gone."""
         error = error_of_rpc(rpc_error)
         if isinstance(error, UnavailableError):
             self.counters["unavailable"] += 1
@@ -134,7 +140,6 @@ class Attachment:
     def with_link(self, deadline_s: float, use: Callable[[Link], T]) -> T:
         """`use(link)`; once more on a new link where the daemon does not know the session (any more), under the same deadline."""
         link = self.link(deadline_s)
-        self._breaker.before_call()
         try:
             return use(link)
         except ClosedError:
@@ -149,12 +154,24 @@ class Attachment:
         method = getattr(link.stub, name)
         return self.guard(link, lambda: method(request, timeout=self.left(deadline_s), metadata=link.metadata))
 
+    def call_in(self, epoch: int, name: str, request: object, deadline_s: float) -> Any:
+        """One unary call about something that belongs to session `epoch`. Raises ConflictError where that session is gone."""
+        link = self.link(deadline_s)
+        if link.epoch != epoch:
+            raise ConflictError("the daemon was attached to again since; this reservation is gone, reserve again")
+        try:
+            return self.call_on(link, name, request, deadline_s)
+        except ClosedError as error:
+            if self._is_closed:
+                raise
+            raise ConflictError("the daemon has ended the session; this reservation is gone, reserve again") from error
+
     def close(self) -> bool:
         """Ends the session; False if that was done before, or belongs to another process."""
         if self._is_closed:
             return False
         self._is_closed = True
-        if self._pid != os.getpid():
+        if self.is_foreign:
             return False
         with self._lock:
             link, self._link = self._link, None

@@ -10,6 +10,7 @@ import grpc
 from tierkv.client.link import Link
 from tierkv.client.progress import LeaseProgress
 from tierkv.clock import Clock
+from tierkv.errors import ClosedError, TierKVError, UnavailableError
 from tierkv.interface import ReadyRun
 from tierkv.model.outcomes import MissReason, TierName
 
@@ -25,7 +26,7 @@ class Arrivals:
         open_stream: Callable[[], Any],
         take: Callable[[Any], ReadyRun | None],
         end: Callable[[], None],
-        on_break: Callable[[grpc.RpcError], None],
+        on_break: Callable[[grpc.RpcError | TierKVError], None],
     ) -> None:
         self._open_stream = open_stream
         self._take = take
@@ -41,7 +42,7 @@ class Arrivals:
                 run = self._take(event)
                 if run is not None:
                     yield run
-        except grpc.RpcError as error:
+        except (grpc.RpcError, UnavailableError, ClosedError) as error:  # the last two where the link was closed meanwhile
             self._on_break(error)
         self._end()
 

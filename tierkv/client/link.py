@@ -29,17 +29,17 @@ from tierkv.wire.status import error_of_rpc
 
 _POPULATE_STEP_BYTES = 4 << 20
 _BACKLOG_PAUSE_S = 0.01
-_LEAST_TIMEOUT_S = 0.001
-"""Zero would make a socket non-blocking."""
 Watch = Callable[[], None]
 
 
 class Link:
     """`stub` and `metadata` for calls; `arena` is None for a client without shared memory."""
 
-    def __init__(self, address: Address, *, label: str, epoch: int, timeout_s: float) -> None:
-        """Attaches and opens a session; blocks at most about `timeout_s`. Raises UnavailableError, or what the daemon refused with."""
-        deadline_s = time.monotonic() + timeout_s
+    def __init__(self, address: Address, *, label: str, epoch: int, left_s: Callable[[], float]) -> None:
+        """Attaches and opens a session; raises UnavailableError, or what the daemon refused with.
+
+        left_s — seconds until the deadline of all steps together; raises UnavailableError where it has passed.
+        """
         self.epoch = epoch
         self.arena: ArenaMap | None = None
         self.lease_ttl_s = 0.0
@@ -51,7 +51,7 @@ class Link:
         secret = b""
         prefaulted_bytes = 0
         if isinstance(address, LocalAddress):
-            welcome, self.arena, target = attach_to(address, label, timeout_s)
+            welcome, self.arena, target = attach_to(address, label, left_s)
             secret, prefaulted_bytes = welcome.attach_secret, welcome.prefaulted_bytes
             self._channel = grpc.insecure_channel(target, options=client_options())
         else:
@@ -59,7 +59,7 @@ class Link:
             self._channel = remote_channel(address)
         self.stub: Any = tierkv_pb2_grpc.TierKVStub(self._channel)
         try:
-            self._stream, opened = self._open_session(label, secret, max(0.0, deadline_s - time.monotonic()))
+            self._stream, opened = self._open_session(label, secret, left_s())
         except BaseException:
             self.close()
             raise
@@ -139,23 +139,22 @@ class Link:
             self.arena.close()
 
 
-def attach_to(address: LocalAddress, label: str, timeout_s: float) -> tuple[attach.Welcome, ArenaMap, str]:
-    """The attach handshake: what the daemon said, the arena mapped, and the gRPC target. Blocks at most about `timeout_s`.
+def attach_to(address: LocalAddress, label: str, left_s: Callable[[], float]) -> tuple[attach.Welcome, ArenaMap, str]:
+    """The attach handshake: what the daemon said, the arena mapped, and the gRPC target. Blocks until the deadline at most.
 
     Raises UnavailableError that names the socket when nobody answers there.
     """
     folder: RunFolder = find_run_folder(address.run_folder)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        deadline_s = time.monotonic() + timeout_s
+        timeout_s = left_s()
         connection.settimeout(timeout_s)
         try:
-            _connect(connection, folder.attach_socket, deadline_s)
+            _connect(connection, folder.attach_socket, timeout_s)
         except OSError as error:
             raise UnavailableError(
                 "no daemon answers at this socket; start `tierkv serve`", socket=folder.attach_socket, error=error.strerror or error
             ) from error
-        connection.settimeout(max(_LEAST_TIMEOUT_S, deadline_s - time.monotonic()))
-        attached = attach.handshake(connection, attach.Hello(label))
+        attached = attach.handshake(connection, attach.Hello(label), left_s)
     try:
         arena = ArenaMap(attached.arena_fd, attached.welcome.arena_bytes)
     except (OSError, TierKVError) as error:
@@ -165,8 +164,9 @@ def attach_to(address: LocalAddress, label: str, timeout_s: float) -> tuple[atta
     return attached.welcome, arena, f"unix:{folder.path / attached.welcome.grpc_socket_name}"
 
 
-def _connect(connection: socket.socket, path: Path, deadline_s: float) -> None:
+def _connect(connection: socket.socket, path: Path, timeout_s: float) -> None:
     """Connects; a full backlog, which the kernel reports at once and not as a wait, is waited out. Raises OSError."""
+    deadline_s = time.monotonic() + timeout_s
     while True:
         try:
             connection.connect(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from tierkv.errors import CapacityError
@@ -33,15 +34,17 @@ def put_requests(
     parent: BlockKey | None,
     durability: Durability | None,
 ) -> Iterator[pb.PutRequest]:
-    """The messages of a Put: header, then every block in chunks of at most 1 MiB."""
-    yield pb.PutRequest(
-        header=pb.PutHeader(
-            namespace_id=namespace_id,
-            keys=pack_keys(keys),
-            parent=parent or b"",
-            durability=durability_number(durability),  # type: ignore[arg-type]  # a number of the enum
-        )
+    """The messages of a Put: header, then every block in chunks of at most 1 MiB. Raises InvalidRequestError at once for bad keys."""
+    header = pb.PutHeader(
+        namespace_id=namespace_id,
+        keys=pack_keys(keys),
+        parent=parent or b"",
+        durability=durability_number(durability),  # type: ignore[arg-type]  # a number of the enum
     )
+    return itertools.chain([pb.PutRequest(header=header)], _chunks(sources))
+
+
+def _chunks(sources: Sequence[memoryview]) -> Iterator[pb.PutRequest]:
     for idx, source in enumerate(sources):
         flat = source.cast("B") if source.ndim != 1 or source.format != "B" else source
         for start in range(0, len(flat), CHUNK_BYTES):

@@ -7,19 +7,18 @@ to again by the next call after it came back.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
-
-import grpc
 
 from tierkv.client import verbs
 from tierkv.client.address import Address, parse_address
 from tierkv.client.attachment import Attachment
-from tierkv.client.lease import Arrivals, ClientLease
+from tierkv.client.lease import ClientLease
 from tierkv.client.link import Link
-from tierkv.client.progress import ChunkAssembler, LeaseProgress, View
+from tierkv.client.loading import open_lease
 from tierkv.client.scratch import put_requests, scratch_grants
 from tierkv.client.verbs import ClientReservation, Registration, own_reservation
 from tierkv.clock import Clock, SystemClock
@@ -158,22 +157,26 @@ class Client:
         if not chosen:
             return 0
         deadline_s = self._attachment.deadline(timeout_s)
-        link = self._attachment.link(deadline_s)
         if own.reservation_id == 0:
-            return self._commit_scratch(link, own, chosen, durability, deadline_s)
-        if link.epoch != own.epoch:
-            own.close(chosen)
-            raise ConflictError("the daemon was attached to again since; this reservation is gone, reserve again")
-        reply = self._attachment.call_on(link, "Commit", verbs.commit_request(own.reservation_id, chosen, durability), deadline_s)
+            return self._commit_scratch(own, chosen, durability, deadline_s)
+        request = verbs.commit_request(own.reservation_id, chosen, durability)
+        try:
+            committed = int(self._attachment.call_in(own.epoch, "Commit", request, deadline_s).committed)
+        except ConflictError:
+            own.close(list(own.open_keys))  # all of it went, not only what was to be committed now
+            raise
         own.close(chosen)
-        return int(reply.committed)
+        return committed
 
     def _commit_scratch(
-        self, link: Link, own: ClientReservation, chosen: list[BlockKey], durability: Durability | None, deadline_s: float
+        self, own: ClientReservation, chosen: list[BlockKey], durability: Durability | None, deadline_s: float
     ) -> int:
         buffers = {grant.key: grant.buffer for grant in own.grants}
         sources = [buffer for key in chosen if (buffer := buffers[key]) is not None]
-        outcomes = self._stream_put(link, own.namespace_id, chosen, sources, own.parent_of(chosen[0]), durability, deadline_s)
+        parent = own.parent_of(chosen[0])
+        outcomes = self._attachment.with_link(
+            deadline_s, lambda link: self._stream_put(link, own.namespace_id, chosen, sources, parent, durability, deadline_s)
+        )
         own.close(chosen)
         return sum(outcome in (ReserveOutcome.GRANTED, ReserveOutcome.PRESENT) for outcome in outcomes)
 
@@ -196,78 +199,21 @@ class Client:
     def abort(self, reservation: Reservation, keys: Sequence[BlockKey] | None = None, *, timeout_s: float | None = None) -> int:
         own = own_reservation(reservation)
         chosen = [key for key in (list(own.open_keys) if keys is None else keys) if key in own.open_keys]
+        aborted = len(chosen)
+        if chosen and own.reservation_id != 0:
+            request = verbs.abort_request(own.reservation_id, chosen)
+            # A conflict: its session is gone, and all it held with it.
+            with contextlib.suppress(ConflictError):
+                aborted = int(self._attachment.call_in(own.epoch, "Abort", request, self._attachment.deadline(timeout_s)).aborted)
         own.close(chosen)
-        if not chosen or own.reservation_id == 0:
-            return len(chosen)
-        deadline_s = self._attachment.deadline(timeout_s)
-        link = self._attachment.link(deadline_s)
-        if link.epoch != own.epoch:  # its session is gone, and all it held with it
-            return len(chosen)
-        return int(self._attachment.call_on(link, "Abort", verbs.abort_request(own.reservation_id, chosen), deadline_s).aborted)
+        return aborted
 
     def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> ClientLease:
         block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._attachment.deadline(timeout_s)
         return self._attachment.with_link(
-            deadline_s, lambda link: self._acquire_on(link, namespace_id, keys, block_bytes, deadline_s)
+            deadline_s, lambda link: open_lease(self._attachment, link, namespace_id, keys, block_bytes, deadline_s)
         )
-
-    def _acquire_on(
-        self, link: Link, namespace_id: NamespaceId, keys: Sequence[BlockKey], block_bytes: int, deadline_s: float
-    ) -> ClientLease:
-        progress = LeaseProgress()
-        if link.arena is None:
-            arrivals = self._open_get(link, progress, verbs.get_request(namespace_id, keys), deadline_s)
-            expires_at_s = float("inf")  # the bytes are ours
-        else:
-            expires_at_s = self._attachment.clock.monotonic_s() + link.lease_ttl_s
-            view = link.arena.view
-            arrivals = self._acquire_in_arena(
-                link, progress, namespace_id, keys, deadline_s, lambda offset: view(offset, block_bytes).toreadonly()
-            )
-        if progress.miss is not None:
-            self.counters[f"misses_{progress.miss}"] += len(keys) - progress.num_blocks
-        return ClientLease(link, progress, arrivals, expires_at_s=expires_at_s, clock=self._attachment.clock)
-
-    def _acquire_in_arena(
-        self,
-        link: Link,
-        progress: LeaseProgress,
-        namespace_id: NamespaceId,
-        keys: Sequence[BlockKey],
-        deadline_s: float,
-        view: View,
-    ) -> Arrivals:
-        reply = self._attachment.call_on(link, "Acquire", verbs.acquire_request(namespace_id, keys), deadline_s)
-        progress.take_reply(reply, view)
-        request = pb.AwaitRequest(lease_id=reply.lease_id)
-
-        def open_stream() -> Any:
-            left_s = max(0.001, deadline_s - self._attachment.clock.monotonic_s())
-            return self._attachment.guard(link, lambda: link.stub.Await(request, timeout=left_s, metadata=link.metadata))
-
-        return Arrivals(
-            open_stream,
-            lambda event: progress.take_await(event, view),
-            lambda: None,
-            lambda error: self._end_early(link, progress, error),
-        )
-
-    def _open_get(self, link: Link, progress: LeaseProgress, request: pb.GetRequest, deadline_s: float) -> Arrivals:
-        stream = self._attachment.guard(
-            link, lambda: link.stub.Get(request, timeout=self._attachment.left(deadline_s), metadata=link.metadata)
-        )
-        chunks = ChunkAssembler(progress)
-        header = self._attachment.guard(link, lambda: next(stream))
-        chunks.take(header)
-        return Arrivals(lambda: stream, chunks.take, chunks.end, lambda error: self._end_early(link, progress, error))
-
-    def _end_early(self, link: Link, progress: LeaseProgress, rpc_error: grpc.RpcError) -> None:
-        """The stream broke: what arrived is held, the rest is a miss."""
-        error = self._attachment.translated(link, rpc_error)
-        is_late = getattr(rpc_error, "code", lambda: None)() is grpc.StatusCode.DEADLINE_EXCEEDED
-        progress.ended(len(progress.blocks), MissReason.TIMEOUT if is_late else MissReason.UNAVAILABLE)
-        self.counters[f"lease_cut_{type(error).__name__}"] += 1
 
     def release(self, lease: Lease) -> None:
         if not isinstance(lease, ClientLease):
@@ -275,6 +221,8 @@ class Client:
         if lease.is_released:
             return
         lease.is_released = True
+        if self._attachment.is_foreign:  # it is the lease of the process that forked, and so is the channel
+            return
         lease.stop_reading()
         link, lease_id = lease.link, lease.progress.lease_id
         if lease_id is None or not link.is_alive:
@@ -309,11 +257,14 @@ class Client:
         check_buffers(list(sources), count=len(keys), block_bytes=self._block_bytes(namespace_id), is_written=False)
         verbs.check_keys(keys)
         deadline_s = self._attachment.deadline(timeout_s)
-        return self._attachment.with_link(
-            deadline_s, lambda link: self._put_on(link, namespace_id, keys, sources, parent, durability, deadline_s)
-        )
 
-    def _put_on(
+        def put_on(link: Link) -> tuple[ReserveOutcome, ...]:
+            way = self._stream_put if link.arena is None else self._put_in_arena
+            return way(link, namespace_id, keys, sources, parent, durability, deadline_s)
+
+        return self._attachment.with_link(deadline_s, put_on)
+
+    def _put_in_arena(
         self,
         link: Link,
         namespace_id: NamespaceId,
@@ -323,9 +274,8 @@ class Client:
         durability: Durability | None,
         deadline_s: float,
     ) -> tuple[ReserveOutcome, ...]:
-        """Reserve, copy, commit on one link, without the objects that a caller of the single verbs gets; a stream without an arena."""
-        if link.arena is None:
-            return self._stream_put(link, namespace_id, keys, sources, parent, durability, deadline_s)
+        """Reserve, copy, commit on one link, without the objects that a caller of the single verbs gets."""
+        assert link.arena is not None
         reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
         outcomes = verbs.outcomes_for(keys, reply)
         granted = [source for outcome, source in zip(outcomes, sources, strict=True) if outcome is ReserveOutcome.GRANTED]
@@ -350,7 +300,10 @@ class Client:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
                     copy_block(target, block)
-            return lease.num_blocks if lease.is_valid else 0
+            if lease.is_valid:
+                return lease.num_blocks
+            self.counters[f"misses_{MissReason.TIMEOUT}"] += lease.num_blocks
+            return 0
         finally:
             self.release(lease)
 
@@ -370,15 +323,9 @@ class Client:
         """The daemon takes nothing new from now on; returns when nothing is dirty: how many blocks were written."""
         return int(self._attachment.call("Drain", pb.DrainRequest(), timeout_s).written)
 
-    def verify(self) -> Iterator[pb.VerifyEvent]:
-        """The daemon reads and checks every frame; events of progress, the last one is `done`. Has no deadline."""
-        link = self._attachment.link(self._attachment.deadline(None))
-        try:
-            yield from link.stub.Verify(pb.VerifyRequest(), metadata=link.metadata)
-        except grpc.RpcError as error:
-            raise self._attachment.translated(link, error) from error
-
     def close(self) -> None:
+        if self._attachment.is_foreign:
+            return
         for call in list(self._releasing):  # the daemon takes back with the session what they would have released
             call.cancel()
         self._attachment.close()

@@ -177,6 +177,8 @@ class DiskWriter:
     def _is_wanted(self, entry: BlockEntry) -> bool:
         if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:
             return False
+        if self._books.is_admitted_to_disk(entry):
+            return False  # two jobs have passed it on, and it stands in this batch before
         # A crossing: bytes that survived a restart in the arena are believed only after a look at them.
         if entry.is_verified:
             return True

@@ -5,25 +5,34 @@ The disk's blocks are on disk; the arena's are READY but unverified: their first
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tierkv.index.entry import BlockEntry
-from tierkv.model.keys import BlockKey
+from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import BlockRecord, Durability, MissReason
 from tierkv.placement.residency import Residency
 
 
-def recover(books: Residency) -> None:
-    """Takes in every record of disk and arena, oldest first. What no longer fits a smaller capacity is let go."""
-    _recover_disk(books)
+def recover(books: Residency, is_registered: Callable[[NamespaceId], bool]) -> None:
+    """Takes in every record of disk and arena, oldest first. What no longer fits a smaller capacity is let go.
+
+    is_registered — whether the disk knows a namespace. A record on disk of one that it does not know is damaged: nobody could read
+    or delete it, and its key could not be saved again.
+    """
+    _recover_disk(books, is_registered)
     _recover_host(books)
 
 
-def _recover_disk(books: Residency) -> None:
+def _recover_disk(books: Residency, is_registered: Callable[[NamespaceId], bool]) -> None:
     if books.disk is None or books.disk_policy is None:
         return
     surplus: list[BlockKey] = []
     for record in books.disk.records():
         books.index.saw_generation(record.generation)
+        if not is_registered(record.namespace_id):
+            surplus.append(record.key)
+            continue
         entry = _entry_of(record)
         entry.is_on_disk = True
         books.index.add(entry)

@@ -220,6 +220,10 @@ class Residency:
 
     # -- the disk's books ------------------------------------------------------------------------------------------------
 
+    def is_admitted_to_disk(self, entry: BlockEntry) -> bool:
+        """Whether the disk policy has taken a block in, be it written yet or not."""
+        return self.disk_policy is not None and entry.key in self.disk_policy
+
     def plan_disk_room(self, entry: BlockEntry) -> list[BlockKey] | None:
         """Takes a block into the disk policy; returns who must leave the disk first, or None when it is refused."""
         assert self.disk is not None

@@ -12,7 +12,7 @@ from tierkv.clock import Clock
 from tierkv.errors import ConflictError, InvalidRequestError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Reservation, SessionId
-from tierkv.model.keys import BlockKey
+from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.model.lifecycle import BlockEvent
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import ReserveOutcome
@@ -27,12 +27,14 @@ class Saver:
         self._books = residency
         self._clock = clock
         self._ttl_s = limits.reservation_ttl_s
-        # What clients of an earlier process were writing rests as long as their reservations would have.
+        # What living clients of an earlier process were writing rests at most as long as their reservations would have.
         self._rest_until_s = clock.monotonic_s() + 2 * self._ttl_s
         self.reservations: HoldTable[Reservation] = HoldTable(limit=limits.reservations, noun="reservation")
 
     def reserve(self, session: SessionId, namespace: Namespace, keys: Sequence[BlockKey], parent: BlockKey | None) -> ReserveResult:
         """One outcome per key; where there is no room for a key, all later ones that are not held are refused too."""
+        if parent is not None and len(parent) != KEY_BYTES:
+            raise InvalidRequestError("a parent key has 32 bytes", length=len(parent), parent=parent)
         books = self._books
         reservation_id = self.reservations.next_id()
         outcomes, fresh, present = self._classify(namespace, keys, parent)
@@ -139,8 +141,7 @@ class Saver:
                 reservation.is_expired = True
                 reservation.expires_at_s = now_s + self._ttl_s
                 self._books.counters["reservations_expired"] += 1
-        if now_s >= self._rest_until_s:
-            self._books.host.release_resting()
+        self._books.host.release_resting(is_over=now_s >= self._rest_until_s)
 
     def _drop(self, reservation: Reservation, keys: Sequence[BlockKey]) -> None:
         entries = [reservation.granted.pop(key) for key in keys]

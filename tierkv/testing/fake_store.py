@@ -380,6 +380,7 @@ class FakeBlockStore:
         for reservation in [r for r, owner in backend.reservations.items() if owner is self]:
             backend.end_reservation(reservation)
         for lease in [entry for entry, owner in backend.leases.items() if owner is self]:
+            lease.is_released = True
             del backend.leases[lease]
 
     def check_integrity(self) -> None:
@@ -420,6 +421,8 @@ class FakeBlockStore:
             if is_full:
                 yield Grant(key, ReserveOutcome.REFUSED, None)
             elif key in backend.blocks:
+                if backend.blocks[key].namespace_id != reservation.namespace_id:
+                    raise InvalidRequestError("this key belongs to another namespace", key=key)
                 yield Grant(key, ReserveOutcome.PRESENT, None)
             elif key in backend.pending_keys():
                 yield Grant(key, ReserveOutcome.PENDING, None)
@@ -445,6 +448,8 @@ class FakeBlockStore:
                 raise InvalidRequestError("this reservation did not grant the key", key=key)
             if not own.is_over and key not in own.open_keys:
                 raise InvalidRequestError("the key was committed or aborted before", key=key)
+        if len(set(keys)) != len(keys):
+            raise InvalidRequestError("a key stands twice in one commit", num_keys=len(keys))
         return list(keys)
 
     def _give_back(self, own: FakeReservation, keys: Sequence[BlockKey]) -> None:

@@ -11,6 +11,7 @@ would end the engine that writes there; so `reserve` allocates what `prefault` h
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -51,12 +52,27 @@ class Arena:
         self.is_new = not self.path.exists()
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            fcntl.flock(self.fd, fcntl.LOCK_SH)
             os.ftruncate(self.fd, self.size_bytes)
             self.grants = GrantMap(folder, self.size_bytes, is_new=self.is_new)
             self._map = ArenaMap(self.fd, self.size_bytes)
         except OSError as error:
             os.close(self.fd)
             raise CapacityError("the arena cannot be mapped; give less host memory", size=self.size_bytes, error=error) from error
+
+    def is_mapped_elsewhere(self) -> bool:
+        """Whether a process still maps this arena that got it from an earlier owner.
+
+        Every owner holds a shared lock on the arena. The kernel keeps it with the open file that clients were handed, and for as long
+        as one of them maps it: so whoever can have the lock alone is alone.
+        """
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            fcntl.flock(self.fd, fcntl.LOCK_SH)  # an attempt that fails gives up the lock there was
+        return False
 
     @property
     def used_bytes(self) -> int:

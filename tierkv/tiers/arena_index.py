@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
@@ -63,6 +64,15 @@ class ArenaIndex:
         assert self._env is not None
         return self._env
 
+    @contextmanager
+    def _writing(self, db: lmdb._Database) -> Iterator[lmdb.Transaction]:
+        """A transaction without which there is no index. Raises DataError."""
+        try:
+            with self._environment().begin(write=True, db=db) as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise DataError("the arena index cannot be written; its tmpfs is full", path=self._path, error=error) from error
+
     def _mismatch(self) -> str | None:
         """Why it cannot be used: None when it can, empty when it is new."""
         with self._environment().begin(db=self._meta_db) as txn:
@@ -76,7 +86,7 @@ class ArenaIndex:
         self.close()
         shutil.rmtree(self._path, ignore_errors=True)
         self._open()
-        with self._environment().begin(write=True, db=self._meta_db) as txn:
+        with self._writing(self._meta_db) as txn:
             for name, value in self._meta.items():
                 txn.put(name, value)
 
@@ -146,8 +156,8 @@ class ArenaIndex:
             shutil.rmtree(self._path, ignore_errors=True)
 
     def clear(self) -> None:
-        """Forgets everything."""
-        with self._environment().begin(write=True) as txn:
+        """Forgets everything. Raises DataError where that cannot be written."""
+        with self._writing(self._blocks) as txn:
             txn.drop(self._blocks, delete=False)
 
     def close(self) -> None:

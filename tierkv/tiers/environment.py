@@ -6,6 +6,7 @@ so its length is compared with what its meta page says before anything is read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import lmdb
 
 from tierkv.errors import DataError
 from tierkv.tiers.extents import round_up
+from tierkv.tiers.index_pages import check_pages
 
 _READERS = 64
 """Read transactions at one time; each call of a tier holds at most one."""
+_LOCK_BYTES = 8192
+"""What LMDB takes for the lock file of so many readers: a header and 64 bytes each, in whole pages."""
 
 
 def open_environment(
@@ -26,8 +30,10 @@ def open_environment(
     map_bytes — the size it may grow to, rounded up to pages; is_durable — commits are synced.
     Raises DataError for an environment that LMDB refuses or that was cut short; nothing stays open then.
     """
-    path.mkdir(mode=0o700, exist_ok=True)
     try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        check_pages(path / "data.mdb")
+        _fill_lock_file(path / "lock.mdb")
         environment = lmdb.open(
             str(path),
             map_size=round_up(map_bytes),
@@ -37,7 +43,7 @@ def open_environment(
             sync=is_durable,
             metasync=is_durable,
         )
-    except lmdb.Error as error:
+    except (OSError, lmdb.Error) as error:
         raise DataError("an index cannot be opened; it is damaged, or its disk is full", path=path, error=error) from error
     try:
         needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
@@ -51,3 +57,12 @@ def open_environment(
     except DataError:
         environment.close()
         raise
+
+
+def _fill_lock_file(path: Path) -> None:
+    """LMDB makes this file as a hole and writes to it through a map, which on a full disk is SIGBUS. Raises OSError instead."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "ab") as file:
+        missing = _LOCK_BYTES - os.fstat(fd).st_size
+        if missing > 0:
+            file.write(bytes(missing))

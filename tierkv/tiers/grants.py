@@ -49,10 +49,8 @@ class GrantMap:
         self._fill(extents, _CLEAR)
 
     def _fill(self, extents: Iterable[Extent], value: bytes) -> None:
-        for extent in extents:
-            num_pages = extent.length // ALIGNMENT_BYTES
-            first = extent.offset // ALIGNMENT_BYTES
-            self._pages[first : first + num_pages] = value * num_pages
+        for first, stop in _page_runs(extents):
+            self._pages[first:stop] = value * (stop - first)
 
     def touches(self, extent: Extent) -> bool:
         """Whether a client may be writing anywhere in this extent."""
@@ -66,3 +64,15 @@ class GrantMap:
     def close(self) -> None:
         """May be called twice."""
         self._pages.close()
+
+
+def _page_runs(extents: Iterable[Extent]) -> list[tuple[int, int]]:
+    """[first, stop) pages; extents that follow each other, as those of one reservation do, are one run."""
+    runs: list[tuple[int, int]] = []
+    for extent in extents:
+        first, stop = extent.offset // ALIGNMENT_BYTES, extent.end // ALIGNMENT_BYTES
+        if runs and runs[-1][1] == first:
+            runs[-1] = (runs[-1][0], stop)
+        else:
+            runs.append((first, stop))
+    return runs

@@ -53,6 +53,8 @@ class HostTier:
             if self._arena.is_new:
                 self._index.clear()
             with collector_paused():
+                if not self._arena.is_mapped_elsewhere():
+                    self._arena.grants.clear(self._arena.grants.runs())
                 recovered = self._index.load(self._can_be_believed)
                 self._resting = self._arena.grants.runs()
                 self._arena.claim([extent for _, extent in recovered] + self._resting)
@@ -106,8 +108,13 @@ class HostTier:
         """No client writes into these extents any more."""
         self._arena.grants.clear(extents)
 
-    def release_resting(self) -> None:
-        """Takes back what clients of an earlier process may have been writing; to be called when they have surely given up."""
+    def release_resting(self, *, is_over: bool) -> None:
+        """Takes back what clients of an earlier process may have been writing, once none of them maps the arena.
+
+        is_over — they had time enough: it is taken back in any case.
+        """
+        if not self._resting or not (is_over or not self._arena.is_mapped_elsewhere()):
+            return
         resting, self._resting = self._resting, []
         self._arena.grants.clear(resting)
         self._arena.release(resting)

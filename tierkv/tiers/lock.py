@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -29,8 +30,9 @@ class FolderLock:
             raise ConflictError(
                 "another process holds the folder; stop it, or give this one a folder of its own", folder=folder, pid=holder or "?"
             ) from error
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk the lock is as good, only nameless
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         """Lets go; may be called twice. The file stays: removing it would race with the next holder."""

@@ -133,18 +133,28 @@ def decode_refusal(body: bytes) -> TierKVError:
     return cls(text)
 
 
-def handshake(connection: socket.socket, hello: Hello) -> Attached:
-    """The client's side, on a connected blocking socket with a timeout. Does not close the socket.
+def handshake(connection: socket.socket, hello: Hello, left_s: Callable[[], float]) -> Attached:
+    """The client's side, on a connected socket. Does not close the socket, but sets its timeout.
+
+    left_s — seconds until the deadline, positive; raises where it has passed. It is asked before every step, so that an answer that
+    comes drop by drop does not get the whole time again with each drop.
 
     Raises what the daemon refused with, UnavailableError where it hung up or was too slow, DataError where it talked nonsense.
     Descriptors that came with a bad answer are closed.
     """
     descriptors: list[int] = []
+
+    def receive(length: int) -> bytes:
+        connection.settimeout(left_s())
+        return connection.recv(length)
+
     try:
+        connection.settimeout(left_s())
         connection.sendall(encode_hello(hello))
-        header, descriptors = _receive_with_descriptors(connection)
+        connection.settimeout(left_s())
+        header, descriptors = _receive_with_descriptors(connection, receive)
         kind, length = decode_header(header)
-        body = _receive_exactly(length, connection.recv)
+        body = _receive_exactly(length, receive)
         if kind is Kind.REFUSAL:
             raise decode_refusal(body)
         if kind is not Kind.WELCOME:
@@ -162,14 +172,14 @@ def handshake(connection: socket.socket, hello: Hello) -> Attached:
             os.close(descriptor)
 
 
-def _receive_with_descriptors(connection: socket.socket) -> tuple[bytes, list[int]]:
+def _receive_with_descriptors(connection: socket.socket, receive: Callable[[int], bytes]) -> tuple[bytes, list[int]]:
     data, descriptors, flags, _ = socket.recv_fds(connection, HEADER_BYTES, DESCRIPTORS_LIMIT)
     try:
         if not data:
             raise UnavailableError("the daemon hung up during the attach handshake")
         if flags & socket.MSG_CTRUNC:
             raise DataError("descriptors were lost on the way; is the limit of open files reached?", received=len(descriptors))
-        rest = _receive_exactly(HEADER_BYTES - len(data), connection.recv)
+        rest = _receive_exactly(HEADER_BYTES - len(data), receive)
     except (TierKVError, OSError):
         for descriptor in descriptors:
             os.close(descriptor)

@@ -77,7 +77,7 @@ def miss_of(number: int) -> MissReason | None:
     """None where nothing is missing; a reason that this version does not know counts as `unavailable`."""
     if number == 0:
         return None
-    return _MISSES[number - 1] if number <= len(_MISSES) else MissReason.UNAVAILABLE
+    return _MISSES[number - 1] if 1 <= number <= len(_MISSES) else MissReason.UNAVAILABLE
 
 
 def outcome_numbers(outcomes: Iterable[ReserveOutcome]) -> list[int]:

@@ -1,5 +1,6 @@
 """Commands print one JSON object and turn errors into exit codes without tracebacks."""
 
+import errno
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,3 +73,11 @@ def test_typer_exits_with_its_code(capsys):
 
     assert run_command(lambda: app([])) == 3
     assert capsys.readouterr().err == ""
+
+
+def test_what_the_system_refuses_is_one_line_that_names_the_path(capsys):
+    def command():
+        raise OSError(errno.EROFS, "Read-only file system", "/data/LOCK")
+
+    assert run_command(command) == 1
+    assert capsys.readouterr().err == "tierkv: the system refused: path='/data/LOCK', error='Read-only file system'\n"

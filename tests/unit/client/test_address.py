@@ -34,3 +34,8 @@ def test_the_token_comes_from_the_argument_or_the_environment(monkeypatch):
 def test_what_is_neither_is_refused(text):
     with pytest.raises(InvalidRequestError):
         parse_address(text)
+
+
+def test_a_certificate_file_that_is_not_there_is_the_callers_to_mend(tmp_path):
+    with pytest.raises(InvalidRequestError, match="certificate file"):
+        parse_address("h:1", ca_file=tmp_path / "none.pem")

@@ -98,6 +98,7 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path):
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         load({}, config_file=tmp_path / "absent", environment={})
     broken = tmp_path / "broken.toml"
-    broken.write_text("= 3")
-    with pytest.raises(InvalidRequestError, match="not TOML"):
-        load({}, config_file=broken, environment={})
+    for content in (b"= 3", b'data = "\xff"'):
+        broken.write_bytes(content)
+        with pytest.raises(InvalidRequestError, match="not TOML"):
+            load({}, config_file=broken, environment={})

@@ -1,8 +1,11 @@
-"""Extents that a client of an earlier process may be writing rest for two reservation lifetimes, and are then used again."""
+"""Extents that a client of an earlier process may be writing rest while it lives, for two reservation lifetimes at most."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from tierkv.assemble import open_tiered_store
 from tierkv.model.keys import chain_keys
@@ -15,7 +18,8 @@ LAYOUT = Layout((64 * 1024,), "uint8", 1)
 TTL_S = 60.0
 
 
-def test_granted_extents_rest_after_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["they had time enough", "they are gone"])
+def test_granted_extents_rest_after_a_restart_until(how: str, tmp_path: Path) -> None:
     settings = StoreSettings(
         data_folder=tmp_path / "data", host=HostSettings(MIB, folder=tmp_path / "arena", prefault=False), disk=DiskSettings(0)
     )
@@ -24,6 +28,7 @@ def test_granted_extents_rest_after_a_restart(tmp_path: Path) -> None:
     keys = chain_keys(namespace_id, range(6), block_tokens=1)
     session = store.open_session("slow")
     extents = store.reserve(session, namespace_id, keys).extents
+    fd = os.dup(store.arena_fd())  # what a client was handed
     store.close()
 
     clock = ManualClock()
@@ -37,11 +42,32 @@ def test_granted_extents_rest_after_a_restart(tmp_path: Path) -> None:
         assert len(given) == 10
         assert not set(given) & set(extents)
         store.abort(session, reserved.reservation_id)
+        store.expire()
+        assert store.stats().tiers[0].used_bytes == 6 * LAYOUT.block_bytes
 
-        clock.advance(2 * TTL_S)
+        if how == "they had time enough":
+            clock.advance(2 * TTL_S)
+        else:
+            os.close(fd)
+            fd = -1
         store.expire()
         assert store.stats().tiers[0].used_bytes == 0
         assert set(store.reserve(session, namespace_id, keys).extents) == set(extents)
         store.check_integrity()
     finally:
         store.close(discard_arena=True)
+        if fd >= 0:
+            os.close(fd)
+
+
+def test_nothing_rests_where_no_client_is_left(tmp_path: Path) -> None:
+    settings = StoreSettings(
+        data_folder=tmp_path / "data", host=HostSettings(MIB, folder=tmp_path / "arena", prefault=False), disk=DiskSettings(0)
+    )
+    store = open_tiered_store(settings, ManualClock())
+    namespace_id = store.register(Identity(weights="w"), LAYOUT).namespace_id
+    store.reserve(store.open_session("gone"), namespace_id, chain_keys(namespace_id, range(6), block_tokens=1))
+    store.close()
+    store = open_tiered_store(settings, ManualClock())
+    assert store.stats().tiers[0].used_bytes == 0
+    store.close(discard_arena=True)

@@ -15,7 +15,7 @@ import logging
 import mmap
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import lmdb
@@ -56,9 +56,10 @@ class DiskTier:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         medium = io or FileIO(direct=settings.direct_io)
-        with ExitStack() as opened:
+        self._index_path = folder / "index"
+        with ExitStack() as opened, self._index_readable():
             self._index = DiskIndex(
-                folder / "index",
+                self._index_path,
                 capacity_bytes=self.capacity_bytes,
                 segment_bytes=settings.segment_bytes,
                 commit=medium.commit,
@@ -76,7 +77,7 @@ class DiskTier:
             self._space.trim()
             self._unmade_bytes = 0
             self._missing = self._withhold_missing()
-            sync_folder(folder / "index")
+            sync_folder(self._index_path)
             sync_folder(folder)
             opened.pop_all()
 
@@ -111,7 +112,20 @@ class DiskTier:
         return self.record(key) is not None
 
     def __len__(self) -> int:
-        return len(self._index)
+        with self._index_readable():
+            return len(self._index)
+
+    @contextmanager
+    def _index_readable(self) -> Iterator[None]:
+        """Raises DataError where LMDB finds the index damaged."""
+        try:
+            yield
+        except lmdb.Error as error:
+            raise DataError(
+                "the disk index cannot be read; it is damaged, or its disk is full; without it the tier starts empty",
+                path=self._index_path,
+                error=error,
+            ) from error
 
     def _look_up(self, keys: Sequence[BlockKey]) -> list[Placed | None]:
         try:
@@ -124,7 +138,9 @@ class DiskTier:
         return None if placed is None else placed[0]
 
     def records(self) -> Iterator[BlockRecord]:
-        return (record for record, _ in self._index.all())
+        with self._index_readable():
+            placed = self._index.all()
+        return (record for record, _ in placed)
 
     # -- put
 
@@ -297,12 +313,15 @@ class DiskTier:
 
     def quarantined(self) -> list[Quarantined]:
         """What is set aside, oldest first."""
-        return self._index.quarantined()
+        with self._index_readable():
+            return self._index.quarantined()
 
     def scrub(self) -> Iterator[tuple[BlockRecord, str, str | None]]:
         """Reads and checks every frame in the order of the disk: (record, place, what is wrong or None). Moves nothing."""
         memory = memoryview(mmap.mmap(-1, ALIGNMENT_BYTES))
-        for record, extent in sorted(self._index.all(), key=lambda item: item[1].offset):
+        with self._index_readable():
+            placed = self._index.all()
+        for record, extent in sorted(placed, key=lambda item: item[1].offset):
             if len(memory) < extent.length:
                 memory = memoryview(mmap.mmap(-1, extent.length))
             with self._lock:
@@ -332,7 +351,8 @@ class DiskTier:
 
     def namespaces(self) -> list[tuple[NamespaceId, bytes, str]]:
         """What `put_namespace` kept: (id, canonical identity, durability)."""
-        return self._index.namespaces()
+        with self._index_readable():
+            return self._index.namespaces()
 
     def check_integrity(self) -> None:
         """To be called while nothing is under way."""

@@ -1,0 +1,83 @@
+"""Looking at a daemon without being its client: no attach, no session, no map of the arena. For `tierkv status` and `tierkv verify`.
+
+What is asked here holds nothing, so it needs no session (docs/protocol.md, "Sessions"), is not counted as one, and works when the
+table of sessions is full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from tierkv.client.address import LocalAddress, parse_address
+from tierkv.client.link import remote_channel
+from tierkv.errors import TierKVError, UnavailableError
+from tierkv.model.outcomes import StoreStats
+from tierkv.wire import messages
+from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkv.wire._generated import tierkv_pb2_grpc
+from tierkv.wire.addresses import find_run_folder
+from tierkv.wire.limits import client_options
+from tierkv.wire.status import error_of_rpc
+
+DEFAULT_TIMEOUT_S = 5.0
+Progress = Callable[[int, int, int], None]
+
+
+class Observer:
+    """A context manager; the constructor opens no connection.
+
+    address — as for `connect`: None for the user's run folder, a run folder, or host:port (token from TIERKV_TOKEN). Raises
+    UnavailableError where there is no run folder, InvalidRequestError for one that cannot be trusted.
+    """
+
+    def __init__(self, address: str | os.PathLike[str] | None = None) -> None:
+        parsed = parse_address(address)
+        if isinstance(parsed, LocalAddress):
+            self._place: object = find_run_folder(parsed.run_folder).grpc_socket
+            self._metadata = None
+            self._channel = grpc.insecure_channel(f"unix:{self._place}", options=client_options())
+        else:
+            self._place = parsed.target
+            self._metadata = parsed.metadata() or None
+            self._channel = remote_channel(parsed)
+        self._stub: Any = tierkv_pb2_grpc.TierKVStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._channel.close()
+
+    def stats(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreStats:
+        """A snapshot. Raises UnavailableError that names the place when no daemon answers there."""
+        try:
+            return messages.stats_of(self._stub.Stats(pb.StatsRequest(), metadata=self._metadata, timeout=timeout_s))
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+
+    def verify(self, progress: Progress) -> pb.VerifyDone:
+        """The daemon reads and checks every frame; blocks until it is through. progress(frames, frames_total, bytes).
+
+        Raises ConflictError while another scrub runs. Leaving early (Ctrl-C) ends the daemon's work too.
+        """
+        events = self._stub.Verify(pb.VerifyRequest(), metadata=self._metadata)
+        try:
+            for event in events:
+                if event.HasField("done"):
+                    done: pb.VerifyDone = event.done
+                    return done
+                progress(event.progress.frames, event.progress.frames_total, event.progress.bytes)
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+        raise UnavailableError("the daemon ended the scrub before its report", daemon=self._place)
+
+    def _translated(self, error: grpc.RpcError) -> TierKVError:
+        translated = error_of_rpc(error)
+        if isinstance(translated, UnavailableError):
+            return UnavailableError("no daemon answers here; start `tierkv serve`", daemon=self._place, error=translated)
+        return translated

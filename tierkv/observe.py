@@ -1,0 +1,58 @@
+"""What a store tells of itself: hits and misses as they are counted, and the snapshot that status and metrics show. Lock held."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import tierkv
+from tierkv.clock import Clock
+from tierkv.index.holds import HoldTable, Reservation
+from tierkv.model.outcomes import MissReason, StoreStats, TierName, TierStats
+from tierkv.placement.residency import Residency
+
+
+class Observer:
+    """Counts blocks served by tier and blocks not served by reason, since the store was opened."""
+
+    def __init__(self, residency: Residency, clock: Clock) -> None:
+        self._books = residency
+        self._clock = clock
+        self._started_at_s = clock.monotonic_s()
+        self._hits: Counter[str] = Counter()
+        self._misses: Counter[str] = Counter()
+
+    def count(self, tiers: Sequence[TierName], *, miss: MissReason | None, num_missed: int) -> None:
+        """One acquire: where its blocks were found, and how many were not, for what reason."""
+        self._hits.update(tiers)
+        if miss is not None:
+            self._misses[miss] += num_missed
+
+    def snapshot(
+        self,
+        *,
+        sessions: int,
+        leases: int,
+        reservations: HoldTable[Reservation],
+        disk_blocks: int,
+        disk_failure: str | None,
+    ) -> StoreStats:
+        """Everything at one moment. disk_blocks — counted before: asking the disk's index is no work for under the lock."""
+        books = self._books
+        num_reserved = sum(len(reservation.granted) for reservation in reservations)
+        host_blocks = len(books.host_policy) - num_reserved
+        tiers = [TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, host_blocks)]
+        if books.disk is not None:
+            tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, disk_blocks))
+        return StoreStats(
+            version=tierkv.__version__,
+            uptime_s=self._clock.monotonic_s() - self._started_at_s,
+            tiers=tuple(tiers),
+            hits=dict(self._hits),
+            misses=dict(self._misses),
+            sessions=sessions,
+            leases=leases,
+            reservations=len(reservations),
+            counters=dict(books.counters),
+            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded) if sentence),
+        )
