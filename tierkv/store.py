@@ -242,7 +242,7 @@ class TieredStore:
     # -- forget ----------------------------------------------------------------------------------------------------------
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Future[int]:
-        """Forgets blocks on every tier; done when the disk has forgotten them too. ConflictError, nothing changed, for a busy one."""
+        """Forgets blocks on every tier; done when no restart brings them back. ConflictError, nothing changed, for a busy one."""
         self._checked(namespace_id, keys)
         with self._lock:
             self._check_open()
@@ -261,15 +261,17 @@ class TieredStore:
 
     def _forget(self, entries: list[BlockEntry]) -> Future[int]:
         on_disk = [entry.key for entry in entries if entry.is_on_disk]
+        in_arena = [entry.key for entry in entries if entry.has_host_copy]
         for entry in entries:
             self._books.lose_disk(entry.key, None)
             if entry.has_host_copy:
                 self._books.lose_host(entry, None)
+        forgotten = [self._mover.forget(in_arena)]
+        if on_disk and self._mover.writer is not None:
+            forgotten.append(_without_result(self._mover.writer.delete(on_disk)))
         self._mover.kick()
         count = len(entries)
-        if not on_disk or self._mover.writer is None:
-            return resolved(count)
-        return after_all([_without_result(self._mover.writer.delete(on_disk))], lambda: count)
+        return after_all(forgotten, lambda: count)
 
     # -- care ------------------------------------------------------------------------------------------------------------
 
@@ -377,7 +379,7 @@ class TieredStore:
     def close(self, *, discard_arena: bool = False) -> None:
         """Flushes, ends every session, closes everything; may be called twice. What the disk refuses stays in a kept arena."""
         with self._lock:
-            if self._is_closed:
+            if self._is_closing:
                 return
             self._is_draining = True
             self._is_closing = True

@@ -48,8 +48,14 @@ def serve(settings: DaemonSettings, *, open_store: OpenStore = open_tiered_store
         stack.callback(store.close, discard_arena=not settings.store.host.keep_on_stop)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()  # a large index lives as long as the daemon: no collection need look at it
+        stack.callback(_ignore_signals)  # before the store closes: a second SIGTERM must not cut its last writes
         asyncio.run(_Daemon(settings, run_folder, store).run())
     log_event(_log, "stopped")
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Daemon:

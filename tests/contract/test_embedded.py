@@ -136,6 +136,19 @@ def test_a_get_whose_lease_expires_under_it_counts_misses_and_fills_nothing(stor
     wait_until(lambda: store.stats().leases == 0, timeout_s=5, what="the lease to be released")
 
 
+def test_a_deletion_is_acknowledged_when_the_arena_index_knows_nothing_of_it(store):
+    store.put(NAMESPACE, KEYS, sources_of(KEYS), durability=Durability.VOLATILE)
+    wait_until(lambda: indexed_in_arena(store) == set(KEYS), timeout_s=5, what="the blocks to be sealed")
+    assert store.delete(NAMESPACE, KEYS[2:]) == 4
+    assert indexed_in_arena(store) == set(KEYS[:2])
+    assert store.clear(NAMESPACE) == 2
+    assert indexed_in_arena(store) == set()
+
+
+def indexed_in_arena(store):
+    return {record.key for record in store.tiered._books.host.records()}
+
+
 def test_a_strict_namespace_without_a_disk_is_refused(tmp_path, clock):
     settings = StoreSettings(
         data_folder=tmp_path / "data",

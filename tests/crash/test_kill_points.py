@@ -2,6 +2,7 @@
 byte; what was not may be there or not; nothing is ever wrong.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -101,22 +102,45 @@ def save_until_killed(root, point, count, durability):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_and_reopen(root, point, count, durability, *, keeps_arena):
-    """Kills a saving process, reopens its folder: (keys acknowledged, keys found), with the content of the found ones checked."""
-    script = (
-        "import sys, pathlib; from tests.crash.test_kill_points import *\n"
-        "save_until_killed(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Durability(sys.argv[4]))\n"
-    )
-    killed = subprocess.run(
-        [sys.executable, "-c", script, str(root), point, str(count), durability.value],
-        capture_output=True,
+def delete_until_killed(root, durability):
+    """Runs in a process of its own: puts everything, forgets batch after batch and prints each acknowledgement."""
+    tiered = open_tiered_store(settings_in(root), SystemClock())
+    store = EmbeddedStore(tiered, clock=SystemClock(), discard_arena=False)
+    namespace_id = store.register(IDENTITY, LAYOUT).namespace_id
+    store.put(namespace_id, KEYS, [memoryview(content_of(key)) for key in KEYS], durability=durability)
+    store.flush()
+    for start in range(0, len(KEYS) - BATCH, BATCH):
+        keys = KEYS[start : start + BATCH]
+        assert store.delete(namespace_id, keys) == len(keys)
+        print(json.dumps([key.hex() for key in keys]), flush=True)  # noqa: T201 - the acknowledgement its parent reads
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_until_killed(root, call, *, kill_after=None):
+    """Runs `call` (an expression over `root`) in a process that dies by SIGKILL: the keys that it acknowledged.
+
+    kill_after — the process is killed as soon as it has acknowledged so many batches, wherever it is by then; None: it ends itself.
+    """
+    script = f"import sys, pathlib; from tests.crash.test_kill_points import *\nroot = pathlib.Path(sys.argv[1])\n{call}\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(root)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    acknowledged = [bytes.fromhex(key) for line in killed.stdout.splitlines() for key in json.loads(line)]
+    ) as process:
+        assert process.stdout is not None
+        lines = list(itertools.islice(process.stdout, kill_after))
+        if kill_after is not None:
+            process.kill()
+        rest, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors
+    whole = [line for line in [*lines, *rest.splitlines(keepends=True)] if line.endswith("\n")]
+    return [bytes.fromhex(key) for line in whole for key in json.loads(line)]
+
+
+def reopen(root, *, keeps_arena):
+    """The keys that the next process finds; the content of each is checked."""
     if not keeps_arena:
         shutil.rmtree(root / "arena")
     tiered = open_tiered_store(settings_in(root), SystemClock())
@@ -125,7 +149,14 @@ def run_and_reopen(root, point, count, durability, *, keeps_arena):
     found = [key for key in KEYS if holds(store, namespace_id, key)]
     tiered.check_integrity()
     store.close()
-    return acknowledged, found
+    return found
+
+
+def run_and_reopen(root, point, count, durability, *, keeps_arena, kill_after=None):
+    """Kills a saving process, reopens its folder: (keys acknowledged, keys found)."""
+    call = f"save_until_killed(root, {point!r}, {count}, Durability({durability.value!r}))"
+    acknowledged = run_until_killed(root, call, kill_after=kill_after)
+    return acknowledged, reopen(root, keeps_arena=keeps_arena)
 
 
 def holds(store, namespace_id, key):
@@ -155,3 +186,26 @@ def test_what_was_flushed_is_there_whatever_its_promise(tmp_path):
     acknowledged, found = run_and_reopen(tmp_path, "never", 1, Durability.VOLATILE, keeps_arena=False)
     assert len(acknowledged) == len(KEYS)
     assert set(found) == set(KEYS)
+
+
+@pytest.mark.parametrize("kill_after", [1, 4, 8])
+@pytest.mark.parametrize("durability", list(Durability))
+def test_a_kill_at_any_moment_keeps_the_promise(tmp_path, durability, kill_after):
+    """Where the process is when the signal comes differs from run to run; what must hold does not."""
+    acknowledged, found = run_and_reopen(
+        tmp_path, "never", 1, durability, keeps_arena=durability is not Durability.STRICT, kill_after=kill_after
+    )
+    assert len(acknowledged) >= kill_after * BATCH
+    if durability is Durability.STRICT:
+        assert set(acknowledged) <= set(found)
+
+
+@pytest.mark.parametrize("keeps_arena", [True, False])
+@pytest.mark.parametrize("durability", [Durability.STRICT, Durability.VOLATILE])
+@pytest.mark.parametrize("kill_after", [1, 5, None])
+def test_what_was_deleted_does_not_come_back(tmp_path, kill_after, durability, keeps_arena):
+    deleted = run_until_killed(tmp_path, f"delete_until_killed(root, Durability({durability.value!r}))", kill_after=kill_after)
+    found = reopen(tmp_path, keeps_arena=keeps_arena)
+    assert deleted
+    assert not set(deleted) & set(found)
+    assert KEYS[-1] in found

@@ -58,7 +58,12 @@ class _Loading:
         reply = self._attachment.call_on(self._link, "Acquire", request, self._deadline_s)
         self._progress.take_reply(reply, view)
         lease_id = reply.lease_id
-        return Arrivals(lambda: self._await(lease_id), lambda event: self._take(event, view), lambda: None, self._break)
+
+        def end() -> None:
+            if not self._progress.is_complete:  # the daemon never does so; its blocks must not be claimed unread
+                self._progress.ended(len(self._progress.blocks), MissReason.UNAVAILABLE)
+
+        return Arrivals(lambda: self._await(lease_id), lambda event: self._take(event, view), end, self._break)
 
     def _await(self, lease_id: int) -> Any:
         left_s = max(0.001, self._deadline_s - self._attachment.clock.monotonic_s())

@@ -54,6 +54,7 @@ class Mover:
         self._books = residency
         self._checksum = checksum
         self._settings = settings
+        self._forgetting: list[Future[None]] = []
         self._scribe = Worker("tierkv-scribe", self._scribe_once, pause_s=_SCRIBE_PAUSE_S)
         self._promoters = ThreadPoolExecutor(settings.promote_threads, thread_name_prefix="tierkv-promote")
         self.writer: DiskWriter | None = None
@@ -90,8 +91,7 @@ class Mover:
         with self._lock:
             fresh = books.to_seal[:_SCRIBE_BATCH_BLOCKS]
             del books.to_seal[:_SCRIBE_BATCH_BLOCKS]
-            forgets = set(books.to_forget)
-            books.to_forget.clear()
+            forgets, waiting = self._take_forgets()
         if not fresh and not forgets:
             return False
         try:
@@ -99,7 +99,25 @@ class Mover:
         finally:  # whatever happened, no block stays held
             with self._lock:
                 self._pass_on(fresh)
+            _finish(waiting)
         return True
+
+    def forget(self, keys: Sequence[BlockKey]) -> Future[None]:
+        """Done when the arena index does not know the keys, so that no restart brings them back. Lock held; kick afterwards."""
+        done: Future[None] = Future()
+        if keys:
+            self._books.to_forget.update(keys)
+            self._forgetting.append(done)
+        else:
+            done.set_result(None)
+        return done
+
+    def _take_forgets(self) -> tuple[set[BlockKey], list[Future[None]]]:
+        """What is to leave the arena index, and who waits for that. Lock held."""
+        forgets, waiting = set(self._books.to_forget), list(self._forgetting)
+        self._books.to_forget.clear()
+        self._forgetting.clear()
+        return forgets, waiting
 
     def _seal_all(self, fresh: Sequence[BlockEntry], forgets: set[BlockKey]) -> None:
         """Checksums and arena index; blocks that were deleted meanwhile need neither."""
@@ -217,6 +235,8 @@ class Mover:
                     self._books.to_seal.append(entry)  # for the arena index; the move ends there
                 else:
                     self._count_loss(outcome)
+                    if outcome is GetOutcome.MISS and self.writer is not None:
+                        self.writer.delete([entry.key])  # unreadable, not damaged: what the books forget must not stay on disk
                     entry.is_on_disk = False
                     self._books.lose_disk(entry.key, MissReason.CHECKSUM)
                     self._books.lose_host(entry, MissReason.CHECKSUM)
@@ -258,6 +278,11 @@ class Mover:
 
     def _count_loss(self, outcome: GetOutcome) -> None:
         self._books.counters["damaged" if outcome is GetOutcome.DAMAGED else "disk_read_misses"] += 1
+
+
+def _finish(waiting: Sequence[Future[None]]) -> None:
+    for done in waiting:
+        done.set_result(None)
 
 
 def _in_host_form(record: BlockRecord) -> BlockRecord:

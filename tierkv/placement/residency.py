@@ -254,6 +254,7 @@ class Residency:
                 self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
             victims.extend(selection.victims)
             self.disk_policy.on_insert(entry.key, weight)
+        self.counters["disk_evictions"] += len(victims)
         return victims
 
     def lose_disk(self, key: BlockKey, reason: MissReason | None, *, is_policy_informed: bool = False) -> None:
