@@ -78,8 +78,9 @@ class Mover:
             pass
 
     def kick(self) -> None:
-        """There is work in the books' lists; called with the lock held or not."""
-        self._scribe.kick()
+        """Wakes whoever has work in the books' lists; called with the lock held or not. Waking a thread for nothing is felt by the call."""
+        if self._books.to_seal or self._books.to_forget:
+            self._scribe.kick()
         if self._books.to_demote and self.writer is not None:
             self.writer.kick()
 
