@@ -38,11 +38,6 @@ class RunFolder:
     def lock_file(self) -> Path:
         return self.path / LOCK_NAME
 
-    @property
-    def grpc_target(self) -> str:
-        """The address that a gRPC channel takes."""
-        return f"unix:{self.grpc_socket}"
-
 
 def default_run_folder() -> Path:
     """`$TIERKV_RUN_DIR` where it is set, for the daemon and its clients alike; else `$XDG_RUNTIME_DIR/tierkv`, or

@@ -1,4 +1,4 @@
-"""The disk writer at its limits: batches larger than the disk, and a step that fails."""
+"""The disk writer at its limits: batches larger than the disk, a step that fails, blocks that several jobs want."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 
 from tierkv.assemble import open_tiered_store
 from tierkv.clock import SystemClock
+from tierkv.codecs.checksum import checksum
 from tierkv.embedded import EmbeddedStore
 from tierkv.model.keys import BlockKey, chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
+from tierkv.model.outcomes import Durability
 from tierkv.settings import MIB, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.deadline import wait_until
 
@@ -91,3 +93,37 @@ def test_a_block_that_two_jobs_pass_on_is_written_once(tmp_path: Path, caplog: p
         store.tiered.check_integrity()
         assert [tier.blocks for tier in store.stats().tiers] == [2, 2]
     assert "could not be written" not in caplog.text
+
+
+def test_a_commit_that_nobody_waits_for_any_more_costs_the_others_nothing(store: EmbeddedStore) -> None:
+    namespace = store.register(Identity(weights="w"), Layout((BLOCK_BYTES,), "uint8", 1))
+    keys = chain_keys(namespace.namespace_id, range(8), block_tokens=1)
+    session = store.tiered.open_session("impatient")
+    reserved = store.tiered.reserve(session, namespace.namespace_id, keys)
+    with store.tiered._lock:  # so that the flush waits for the same blocks
+        committed = store.tiered.commit(session, reserved.reservation_id, durability=Durability.STRICT)
+        assert committed.durable is not None
+        committed.durable.cancel()  # as asyncio does when the call that waits ends
+        flushed = store.tiered.flush()
+    assert flushed.result(DEADLINE_S) == len(keys)
+    store.tiered.check_integrity()
+
+
+def test_a_flush_during_a_verification_writes_the_block_that_is_looked_at(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = store.register(Identity(weights="w"), Layout((BLOCK_BYTES,), "uint8", 1), durability=Durability.VOLATILE)
+    keys = chain_keys(namespace.namespace_id, range(1), block_tokens=1)
+    store.put(namespace.namespace_id, keys, [memoryview(bytes(BLOCK_BYTES))])
+    entry = store.tiered._books.index.get(keys[0])
+    assert entry is not None
+    wait_until(lambda: entry.record is not None and entry.moves == 0, timeout_s=DEADLINE_S, what="the block to be sealed")
+    flushes = []
+
+    def look(view: memoryview) -> bytes:
+        flushes.append(store.tiered.flush())
+        return checksum(view)
+
+    monkeypatch.setattr(store.tiered, "_checksum", look)
+    assert store.tiered.verify().damaged == ()
+    assert flushes[0].result(DEADLINE_S) == 1

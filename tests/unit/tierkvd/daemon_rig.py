@@ -90,7 +90,7 @@ async def running(tmp_path):
     await server.listen_unix(folder.grpc_socket)
     attach = AttachServer(folder.attach_socket, store, servicer.sessions)
     attach.start()
-    async with grpc.aio.insecure_channel(folder.grpc_target) as channel:
+    async with grpc.aio.insecure_channel(f"unix:{folder.grpc_socket}") as channel:
         yield Rig(store, clock, servicer, attach, folder, tierkv_pb2_grpc.TierKVStub(channel))
     await attach.stop()
     await server.stop(0)
