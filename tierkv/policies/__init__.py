@@ -1,7 +1,7 @@
 """Eviction policies: keys and weights in, victims out. One paper per file; the contract is `tierkv.policies.base`."""
 
-from tierkv.policies.arc import ArcPolicy, ArcSnapshot
-from tierkv.policies.base import Policy, Selection
+from tierkv.policies.arc import ArcPolicy, ArcSnapshot, Rule
+from tierkv.policies.base import Admission, Cause, Policy, PolicyState, Shortfall
 from tierkv.policies.lru import LruPolicy
 
-__all__ = ["ArcPolicy", "ArcSnapshot", "LruPolicy", "Policy", "Selection"]
+__all__ = ["Admission", "ArcPolicy", "ArcSnapshot", "Cause", "LruPolicy", "Policy", "PolicyState", "Rule", "Shortfall"]

@@ -1,176 +1,309 @@
-"""ARC, the adaptive replacement cache: Megiddo & Modha, FAST 2003, figure 4, with weights and pins.
+"""ARC, the adaptive replacement cache (Megiddo & Modha, FAST 2003, figure 4), for KV blocks that come in chains.
 
-T1 holds entries seen once, T2 entries seen again; B1 and B2 are the ghosts (keys only) of what left T1 and T2. `p` is the target
-weight of T1: a hit on a ghost in B1 says that T1 was too small, one in B2 that T2 was. With unit weights and no pins this is the
-figure, step by step (`tierkv.testing.arc_vectors`). What weights change:
+T1 holds entries seen once, T2 entries seen again; B1 and B2 are the ghosts (keys only) of what left T1 and T2: a hit on a ghost in
+B1 says that T1 was too small, one in B2 that T2 was. Three rules say whose oldest entry leaves:
 
-- Sizes are sums of weights. A ghost keeps the weight it had, and a step of `p` is scaled by that weight.
-- REPLACE is repeated until the new entry fits, and looks at T1's shrinking weight and `p` each time.
-- Ghosts are trimmed when the new entry enters, instead of before REPLACE. The figure drops B1's oldest when |T1| + |B1| = c and
-  B2's oldest when all four hold 2c; REPLACE moves an entry within T1 + B1 or within T2 + B2, so that both orders drop the same
-  ghost. The figure's "delete the oldest of T1, keep no ghost" is the case in which that ghost is the one just made.
+- `age` (default): the one that has waited longer, T1's age counted 2^w times; a hit in B1 lowers w, one in B2 raises it. Where a
+  finished conversation ages out of T2, whose size the paper's rule would defend.
+- `size`: the paper's: T1's while T1 weighs more than its target p.
+- `paper`: the same, with the ghosts trimmed as in the figure and no cap. With unit weights and one key a request this is the
+  figure, step by step (`tierkv.testing.arc_vectors`).
 
-Invariants: no key in two lists; T1 + T2 <= c, T1 + B1 <= c, all four <= 2c; 0 <= p <= c.
-Bad at: loops longer than the cache (like LRU), and entries that were hot once: they leave T2 only when T1 gives way.
+What the traffic of language models adds to all of them (decision 5 has the numbers): a request is one event for all its blocks and
+touches its tail first, so that a chain is lost from its tail; a victim takes along what follows it; a request that meets a full
+cache adds at most an eighth of it, the rest becomes ghosts; ghosts weigh at most twice the capacity, the earliest go first.
+
+Weights: sizes are sums of weights, a ghost keeps the weight it had, a step is scaled by it. REPLACE is repeated until the new entries
+fit. The figure trims ghosts before REPLACE, we do it when the entries are in; REPLACE moves an entry within T1 + B1 or within T2 + B2, so
+that both orders drop the same ghost. The figure's "delete the oldest of T1, keep no ghost" is the case in which it is the one just made.
+
+Invariants: no key in two lists; T1 + T2 <= c; ghosts <= 2c (`paper`: T1 + B1 <= c, all four <= 2c); 0 <= p <= c; -4 <= w <= 4.
+Bad at: loops longer than the cache (like LRU).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from enum import StrEnum
+from typing import Generic, TypeVar
 
 from tierkv.errors import InvalidRequestError
-from tierkv.policies.base import Selection
+from tierkv.model.chains import Chains
+from tierkv.policies.base import Admission, Cause, PolicyState, Shortfall
+from tierkv.policies.ghosts import GhostLists
 from tierkv.policies.recency import RecencyList
+from tierkv.policies.suffix import SuffixSelector, num_fitting
 
 K = TypeVar("K", bound=Hashable)
-_NOBODY: Selection[Any] = Selection()
+
+_CAP_SHARE = 8
+"""A request adds at most this part of a full cache."""
+_GHOST_SHARE = 2
+"""Ghosts weigh at most this many capacities."""
+_W_START, _W_LIMIT, _W_STEP = 1.0, 4.0, 0.8
+_ANCIENT = -(1 << 62)
+"""The moment of an entry that is to leave first."""
+
+
+class Rule(StrEnum):
+    """Whose oldest entry leaves."""
+
+    AGE = "age"
+    SIZE = "size"
+    PAPER = "paper"
 
 
 @dataclass(frozen=True, slots=True)
 class ArcSnapshot(Generic[K]):
-    """The whole state of an ArcPolicy: keys from most to least recent, and the target weight of T1."""
+    """The lists of an ArcPolicy, keys from most to least recent, and what steers them."""
 
     t1: tuple[K, ...]
     t2: tuple[K, ...]
     b1: tuple[K, ...]
     b2: tuple[K, ...]
     p: float
+    w: float
 
 
 class ArcPolicy(Generic[K]):
     """Weighted ARC; the contract is `tierkv.policies.base.Policy`.
 
-    Every event costs O(1), save `select_victims`: O(victims + pinned entries older than the last victim); a refusal for pins asks
-    about every resident entry. A refused call changes nothing, `p` included.
+    Every event costs O(1) a key; `admit` and `make_room` also for each pinned entry older than the last victim.
     """
 
-    def __init__(self, capacity: int) -> None:
-        """capacity — the largest resident weight, at least 1; InvalidRequestError below."""
+    def __init__(self, capacity: int, chains: Chains[K] | None = None, *, rule: Rule = Rule.AGE) -> None:
+        """capacity — the largest resident weight, at least 1; InvalidRequestError below. chains — who follows whom (None: nobody)."""
         if capacity < 1:
             raise InvalidRequestError("a policy needs a capacity of at least 1", capacity=capacity)
         self.capacity = capacity
-        self._p = 0.0
+        self.rule = rule
+        self._chains: Chains[K] = Chains() if chains is None else chains
+        self._cap = max(1, capacity // _CAP_SHARE) if rule is not Rule.PAPER else capacity
         self._t1: RecencyList[K] = RecencyList()
         self._t2: RecencyList[K] = RecencyList()
-        self._b1: RecencyList[K] = RecencyList()
-        self._b2: RecencyList[K] = RecencyList()
-        # The ghost whose hit has already moved `p`, while its select_victims may be repeated (for more room) before it enters.
-        self._adapted_for: K | None = None
+        self._ghosts: GhostLists[K] = GhostLists()
+        self._touched_at: dict[K, int] = {}
+        self._now = 0
+        self._p = 0.0
+        self._w = _W_START
+        self._hits_b1 = 0
+        self._hits_b2 = 0
 
     @property
     def used(self) -> int:
         return self._t1.total + self._t2.total
 
     def __contains__(self, key: K) -> bool:
-        return key in self._t1 or key in self._t2
+        return key in self._touched_at
 
     def __len__(self) -> int:
-        return len(self._t1) + len(self._t2)
+        return len(self._touched_at)
 
     def __iter__(self) -> Iterator[K]:
-        for key, _ in self._replace_order(self._p, lambda key: False, from_b2=False):
-            yield key
+        selector = self._collect(self.used, lambda key: False, after_b2=False)
+        return iter(selector.victims)
 
     def snapshot(self) -> ArcSnapshot[K]:
         """A copy of the state, for tests and explanations. O(n)."""
-        t1, t2, b1, b2 = (tuple(reversed(entries)) for entries in (self._t1, self._t2, self._b1, self._b2))
-        return ArcSnapshot(t1=t1, t2=t2, b1=b1, b2=b2, p=self._p)
+        lists = (self._t1, self._t2, self._ghosts.b1, self._ghosts.b2)
+        t1, t2, b1, b2 = (tuple(reversed(entries)) for entries in lists)
+        return ArcSnapshot(t1=t1, t2=t2, b1=b1, b2=b2, p=self._p, w=self._w)
 
-    def on_access(self, key: K) -> None:
-        self._adapted_for = None
-        if key in self._t2:
-            self._t2.touch(key)
-        else:
-            self._t2.append(key, self._t1.pop(key))
+    # -- events ----------------------------------------------------------------------------------------------------------
 
-    def select_victims(self, key: K, weight: int, is_pinned: Callable[[K], bool]) -> Selection[K]:
-        assert weight > 0 and key not in self
-        if weight > self.capacity:
-            return Selection(refused=True)
-        needed = self._t1.total + self._t2.total + weight - self.capacity
-        if needed <= 0 and key not in self._b1 and key not in self._b2:
-            self._adapted_for = None
-            return _NOBODY  # the common case: room enough, nothing to adapt to
-        if key != self._adapted_for:
-            self._adapted_for = None
-        p = self._adapted_p(key)
-        victims: list[tuple[K, RecencyList[K]]] = []
+    def on_access(self, keys: Sequence[K]) -> None:
+        self._now += 1
+        t1, t2 = self._t1, self._t2
+        for key in [key for key in keys if key not in t2]:
+            t2.append(key, t1.pop(key))
+        t2.touch_all(reversed(keys))
+        self._touched_at.update(dict.fromkeys(keys, self._now))
+
+    def admit(
+        self,
+        keys: Sequence[K],
+        weights: Sequence[int],
+        is_pinned: Callable[[K], bool],
+        *,
+        cause: Cause,
+        head: Sequence[K] = (),
+        spent: int = 0,
+    ) -> Admission[K]:
+        num_wanted = self._num_allowed(weights, spent) if cause is Cause.SAVE else len(keys)
+        wanted, sizes = keys[:num_wanted], weights[:num_wanted]
+        free = self.capacity - self.used
+        needed = sum(sizes) - free
+        ghosts = [key for key in wanted if key in self._ghosts]
+        before = self._p, self._w
+        if cause is not Cause.PREFETCH:
+            self._now += 1
+            for key in ghosts:
+                self._adapt(key)
+        num_admitted = num_wanted
+        victims: tuple[K, ...] = ()
         if needed > 0:
-            for victim, source in self._replace_order(p, is_pinned, from_b2=key in self._b2):
-                victims.append((victim, source))
-                needed -= source.weight(victim)
-                if needed <= 0:
-                    break
-            else:
-                return Selection(refused=True)
-        self._p = p
-        self._adapted_for = key
-        for victim, source in victims:
-            ghosts = self._b1 if source is self._t1 else self._b2
-            ghosts.append(victim, source.pop(victim))
-        return Selection(tuple(victim for victim, _ in victims))
+            after_b2 = bool(ghosts) and ghosts[0] in self._ghosts.b2
+            selector = self._collect(needed, is_pinned, after_b2=after_b2)
+            if selector.weight < needed:
+                num_admitted = num_fitting(sizes, free + selector.weight)
+                selector = self._collect(sum(sizes[:num_admitted]) - free, is_pinned, after_b2=after_b2)
+            victims = self._evict(selector)
+        if num_admitted == 0:
+            self._p, self._w = before  # nothing has changed
+        self._insert(wanted[:num_admitted], sizes, head, is_access=cause is not Cause.PREFETCH)
+        if num_admitted < num_wanted:
+            return Admission(num_admitted, victims, Shortfall.PINNED)
+        if num_wanted < len(keys):
+            self._pass_by(keys[num_wanted:], weights[num_wanted:])
+            return Admission(num_admitted, victims, Shortfall.CAP)
+        return Admission(num_admitted, victims)
 
-    def on_insert(self, key: K, weight: int) -> None:
-        assert weight > 0 and key not in self and self.used + weight <= self.capacity
-        self._adapted_for = None
-        ghosts = self._b1 if key in self._b1 else self._b2 if key in self._b2 else None
-        if ghosts is None:
-            self._t1.append(key, weight)
-        else:
-            ghosts.pop(key)
-            self._t2.append(key, weight)
+    def make_room(self, weight: int, is_pinned: Callable[[K], bool]) -> tuple[K, ...]:
+        selector = self._collect(weight, is_pinned, after_b2=False)
+        if selector.weight < weight:
+            return ()
+        victims = self._evict(selector)
         self._trim_ghosts()
+        return victims
 
     def on_remove(self, key: K) -> None:
-        self._adapted_for = None
+        del self._touched_at[key]
         (self._t1 if key in self._t1 else self._t2).pop(key)
 
-    def check_integrity(self) -> None:
-        lists = (self._t1, self._t2, self._b1, self._b2)
-        for entries in lists:
-            entries.check_integrity()
-        assert len(set().union(*lists)) == sum(len(entries) for entries in lists), "a key is in two lists"
-        assert self.used <= self.capacity, f"used {self.used} of {self.capacity}"
-        assert self._t1.total + self._b1.total <= self.capacity, f"T1 + B1 exceed {self.capacity}"
-        assert sum(entries.total for entries in lists) <= 2 * self.capacity, f"entries and ghosts exceed 2 * {self.capacity}"
-        assert 0 <= self._p <= self.capacity, f"p is {self._p}"
+    def expire_first(self, keys: Sequence[K]) -> None:
+        self._t1.make_oldest([key for key in keys if key in self._t1])
+        self._t2.make_oldest([key for key in keys if key in self._t2])
+        self._touched_at.update(dict.fromkeys(keys, _ANCIENT))
 
-    def _adapted_p(self, key: K) -> float:
-        """`p` after the step for a ghost hit on `key`, sizes taken while the key is still a ghost; `p` itself where it is none."""
-        if key == self._adapted_for:
-            return self._p
-        if key in self._b1:
-            ratio = max(1.0, self._b2.total / self._b1.total)
-            return min(float(self.capacity), self._p + ratio * self._b1.weight(key))
-        if key in self._b2:
-            ratio = max(1.0, self._b1.total / self._b2.total)
-            return max(0.0, self._p - ratio * self._b2.weight(key))
-        return self._p
+    # -- who comes in ----------------------------------------------------------------------------------------------------
 
-    def _replace_order(self, p: float, is_pinned: Callable[[K], bool], *, from_b2: bool) -> Iterator[tuple[K, RecencyList[K]]]:
-        """Unpinned entries as repeated REPLACE would take them, each with its list; changes nothing.
+    def _num_allowed(self, weights: Sequence[int], spent: int) -> int:
+        """How many leading entries one request may add: what fits without anybody leaving, or else its share of a full cache."""
+        total = sum(weights)
+        allowed = max(self.capacity - self.used, self._cap - spent)
+        if total <= allowed:
+            return len(weights)
+        # The first entry may be heavier than the share, not than the cache; a request adds something.
+        return max(num_fitting(weights, allowed), int(spent == 0 and weights[0] <= self.capacity))
 
-        Where the list that REPLACE wants has only pinned entries left, the other one gives.
-        """
-        t1_total = self._t1.total
-        from_t1 = ((key, self._t1) for key in self._t1 if not is_pinned(key))
-        from_t2 = ((key, self._t2) for key in self._t2 if not is_pinned(key))
-        while True:
-            wants_t1 = t1_total > p or (from_b2 and t1_total == p)
-            first, second = (from_t1, from_t2) if wants_t1 else (from_t2, from_t1)
-            taken = next(first, None) or next(second, None)
-            if taken is None:
-                return
-            key, source = taken
-            if source is self._t1:
-                t1_total -= source.weight(key)
-            yield taken
+    def _adapt(self, key: K) -> None:
+        """A request came back for a ghost: the list it left was too small. Sizes are taken while it is still a ghost."""
+        b1, b2 = self._ghosts.b1, self._ghosts.b2
+        if key in b1:
+            self._hits_b1 += 1
+            step = max(1.0, b2.total / b1.total) * b1.weight(key)
+            self._p = min(float(self.capacity), self._p + step)
+            self._w = max(-_W_LIMIT, self._w - _W_STEP * step / self.capacity)
+        else:
+            self._hits_b2 += 1
+            step = max(1.0, b1.total / b2.total) * b2.weight(key)
+            self._p = max(0.0, self._p - step)
+            self._w = min(_W_LIMIT, self._w + _W_STEP * step / self.capacity)
+
+    def _insert(self, keys: Sequence[K], weights: Sequence[int], head: Sequence[K], *, is_access: bool) -> None:
+        """Takes entries in, tail first: ghosts into T2 (without an access: into the list they left), others into T1."""
+        t1, t2, ghosts = self._t1, self._t2, self._ghosts
+        used = t1.total, t2.total
+        for idx in range(len(keys) - 1, -1, -1):
+            key = keys[idx]
+            to_t2 = False
+            if key in ghosts:
+                to_t2 = is_access or key in ghosts.b2
+                ghosts.pop(key)
+            (t2 if to_t2 else t1).append(key, weights[idx])
+        self._touched_at.update(dict.fromkeys(keys, self._now))
+        if t1.total > used[0]:
+            t1.touch_all([key for key in reversed(head) if key in t1])
+        if t2.total > used[1]:
+            t2.touch_all([key for key in reversed(head) if key in t2])
+        self._trim_ghosts()
+
+    def _pass_by(self, keys: Sequence[K], weights: Sequence[int]) -> None:
+        """What a request may not add counts as if it had been here and gone, tail first."""
+        for idx in range(len(keys) - 1, -1, -1):
+            key = keys[idx]
+            to_b2 = key in self._ghosts.b2
+            if key in self._ghosts:
+                self._ghosts.pop(key)
+            self._ghosts.append(key, weights[idx], to_b2=to_b2)
+        self._trim_ghosts()
+
+    # -- who leaves ------------------------------------------------------------------------------------------------------
+
+    def _collect(self, needed: int, is_pinned: Callable[[K], bool], *, after_b2: bool) -> SuffixSelector[K]:
+        """Victims as repeated REPLACE takes them; where one list has only pinned entries left, the other gives."""
+        selector = SuffixSelector(self._chains, self._touched_at, self._weight_of, is_pinned)
+        from_t1, from_t2 = iter(self._t1), iter(self._t2)
+        one, two = next(from_t1, None), next(from_t2, None)
+        t1_weight = self._t1.total
+        while selector.weight < needed:
+            if one is not None and (two is None or self._is_t1_first(one, two, t1_weight, after_b2=after_b2)):
+                gone = selector.take(one)
+                one = next(from_t1, None)
+            elif two is not None:
+                gone = selector.take(two)
+                two = next(from_t2, None)
+            else:
+                break
+            if self.rule is not Rule.AGE:
+                t1_weight -= sum(self._t1.weight(key) for key in gone if key in self._t1)
+        return selector
+
+    def _is_t1_first(self, one: K, two: K, t1_weight: int, *, after_b2: bool) -> bool:
+        if self.rule is Rule.AGE:
+            now = self._now
+            return (now - self._touched_at[one]) * 2.0**self._w >= now - self._touched_at[two]
+        return t1_weight > self._p or (after_b2 and t1_weight == self._p)
+
+    def _weight_of(self, key: K) -> int:
+        return (self._t1 if key in self._t1 else self._t2).weight(key)
+
+    def _evict(self, selector: SuffixSelector[K]) -> tuple[K, ...]:
+        for victim in selector.victims:
+            del self._touched_at[victim]
+            from_t2 = victim in self._t2
+            self._ghosts.append(victim, (self._t2 if from_t2 else self._t1).pop(victim), to_b2=from_t2)
+        return tuple(selector.victims)
 
     def _trim_ghosts(self) -> None:
+        ghosts = self._ghosts
+        if self.rule is not Rule.PAPER:
+            ghosts.trim(_GHOST_SHARE * self.capacity)
+            return
         # Both loops end: T1 + T2 <= c holds here, so that without ghosts neither bound can be exceeded.
-        while self._t1.total + self._b1.total > self.capacity:
-            self._b1.pop_oldest()
-        while self.used + self._b1.total + self._b2.total > 2 * self.capacity:
-            self._b2.pop_oldest()
+        while self._t1.total + ghosts.b1.total > self.capacity:
+            ghosts.drop_oldest_of(ghosts.b1)
+        while self.used + ghosts.total > 2 * self.capacity:
+            ghosts.drop_oldest_of(ghosts.b2)
+
+    # -- what it tells ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> PolicyState:
+        return PolicyState(
+            name=f"arc-{self.rule}",
+            t1_weight=self._t1.total,
+            t2_weight=self._t2.total,
+            b1_keys=len(self._ghosts.b1),
+            b2_keys=len(self._ghosts.b2),
+            ghost_hits_b1=self._hits_b1,
+            ghost_hits_b2=self._hits_b2,
+            p=self._p,
+            w=self._w,
+        )
+
+    def check_integrity(self) -> None:
+        self._t1.check_integrity()
+        self._t2.check_integrity()
+        self._ghosts.check_integrity()
+        assert set(self._touched_at) == {*self._t1, *self._t2}, "a resident entry without its moment"
+        assert len(self._t1) + len(self._t2) == len(self._touched_at), "a key is in T1 and T2"
+        assert not any(key in self._ghosts for key in self._touched_at), "a ghost is resident"
+        assert self.used <= self.capacity, f"used {self.used} of {self.capacity}"
+        assert 0 <= self._p <= self.capacity, f"p is {self._p}"
+        assert -_W_LIMIT <= self._w <= _W_LIMIT, f"w is {self._w}"
+        if self.rule is Rule.PAPER:
+            assert self._t1.total + self._ghosts.b1.total <= self.capacity, f"T1 + B1 exceed {self.capacity}"
+            assert self.used + self._ghosts.total <= 2 * self.capacity, f"entries and ghosts exceed 2 * {self.capacity}"
+        else:
+            assert self._ghosts.total <= _GHOST_SHARE * self.capacity, f"ghosts exceed {_GHOST_SHARE} * {self.capacity}"

@@ -1,41 +1,80 @@
 """What every eviction policy is: keys, weights and events in, victims out. No I/O, no clock, no threads.
 
-A policy orders the resident entries of one tier and decides who leaves. It is driven under the store's lock.
+A policy orders the resident entries of one tier and decides who enters and who leaves. It is driven under the store's lock, one
+event for all blocks of a request. Its time is the number of events: ages are told in requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection(Generic[K]):
-    """Who must leave so that an entry fits, in the order they leave; refused — no set of unpinned entries makes enough room."""
+class Cause(StrEnum):
+    """Why entries enter a tier."""
 
+    SAVE = "save"
+    """A request computed them. That is its one access to each; what it may add to a full tier is bounded."""
+    LOAD = "load"
+    """A request found them one tier down. That is its one access to each."""
+    PREFETCH = "prefetch"
+    """They were asked for ahead of need, or survived a restart: no access, nothing is learnt from it."""
+
+
+class Shortfall(StrEnum):
+    """Why not every entry of a request was admitted."""
+
+    CAP = "cap"
+    """The tier is full and the request has added its share; the rest has become ghosts, as if it had been here and gone."""
+    PINNED = "pinned"
+    """Nothing unpinned is left that could make room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission(Generic[K]):
+    """The leading `num_admitted` entries are resident; `victims` have left for them, every tail before its head."""
+
+    num_admitted: int
     victims: tuple[K, ...] = ()
-    refused: bool = False
+    shortfall: Shortfall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What a policy tells of itself, for metrics and explanations. Weights are those of its lists; what it has not is zero."""
+
+    name: str
+    t1_weight: int = 0
+    t2_weight: int = 0
+    b1_keys: int = 0
+    b2_keys: int = 0
+    ghost_hits_b1: int = 0
+    ghost_hits_b2: int = 0
+    p: float = 0.0
+    w: float = 0.0
 
 
 class Policy(Protocol[K]):
-    """An eviction policy over weighted entries.
+    """An eviction policy over weighted entries that form chains.
 
     The caller guarantees:
-    1. `select_victims(key, …)` is called only for a key that is not resident, and is followed by `on_insert(key, …)` with the same
-       weight or less, by itself again with more weight (more room is needed), or by nothing at all; no other event comes between.
-    2. `on_access` and `on_remove` are called only for resident keys.
+    1. `admit` is called for keys that are not resident, each at most once, heads before their tails.
+    2. `on_access`, `on_remove` and `expire_first` are called for resident keys only, `on_access` head first.
     3. Weights are positive and do not change while an entry is resident.
+    4. Who is pinned, or being admitted, has only pinned ancestors, or the policy may find out at the cost of a walk.
 
     The implementation must:
-    1. Return victims that are resident and not pinned, each at most once; after their removal the resident weight plus the new
-       entry's is at most `capacity`. Victims have left (they are ghosts, where the policy keeps ghosts) when the call returns.
-    2. Refuse, and let nobody leave, when that cannot be reached: an entry heavier than `capacity`, or too much is pinned.
+    1. Admit the longest leading run that fits and is allowed. Victims were resident and not pinned; when the call returns they
+       have left, the admitted ones are resident, and the resident weight is at most `capacity`.
+    2. Let nobody leave when nothing is admitted: an entry heavier than `capacity`, or too much is pinned.
     3. Skip pinned entries without changing their rank.
-    4. Forget a removed key wholly: it does not become a ghost.
-    5. Keep `check_integrity` silent after every event.
+    4. Let an entry leave only together with all entries that follow it and are resident through it (`chains`), or not at all.
+    5. Forget a removed key wholly: it does not become a ghost.
+    6. Keep `check_integrity` silent after every event.
     """
 
     capacity: int
@@ -54,20 +93,41 @@ class Policy(Protocol[K]):
         """Resident keys, next victim first as far as the policy can tell."""
         ...
 
-    def on_access(self, key: K) -> None:
-        """A resident entry was used."""
+    def on_access(self, keys: Sequence[K]) -> None:
+        """One request used these resident entries: one access to each, and its head ends most recent."""
         ...
 
-    def select_victims(self, key: K, weight: int, is_pinned: Callable[[K], bool]) -> Selection[K]:
-        """Makes room for `key`; may adapt to a ghost hit on it."""
+    def admit(
+        self,
+        keys: Sequence[K],
+        weights: Sequence[int],
+        is_pinned: Callable[[K], bool],
+        *,
+        cause: Cause,
+        head: Sequence[K] = (),
+        spent: int = 0,
+    ) -> Admission[K]:
+        """Makes room for one request's entries and takes them in.
+
+        head — resident entries that the request has before them: no access, they only stay more recent than what follows them.
+        spent — the weight that the request has added before.
+        """
         ...
 
-    def on_insert(self, key: K, weight: int) -> None:
-        """`key` is resident from now on."""
+    def make_room(self, weight: int, is_pinned: Callable[[K], bool]) -> tuple[K, ...]:
+        """Lets entries leave until at least `weight` more is free than now; nobody, where that cannot be reached."""
         ...
 
     def on_remove(self, key: K) -> None:
         """A resident entry is gone for a reason of its own (deleted, damaged, aborted)."""
+        ...
+
+    def expire_first(self, keys: Sequence[K]) -> None:
+        """These entries will not be used soon: they become the next victims, the last of them first."""
+        ...
+
+    def state(self) -> PolicyState:
+        """A summary. O(1)."""
         ...
 
     def check_integrity(self) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
 
 class RecencyList(Generic[K]):
-    """Keys in order of recency. Every method costs O(1), save `check_integrity`.
+    """Keys in order of recency. Every method costs O(1) a key, save `check_integrity`.
 
     An OrderedDict, not a dict: taking the oldest key of a dict that is used as a queue walks over every hole left at its front.
     """
@@ -36,6 +36,10 @@ class RecencyList(Generic[K]):
         """Most recent first."""
         return reversed(self._weights)
 
+    def oldest(self) -> K | None:
+        """The least recent key; None of an empty list."""
+        return next(iter(self._weights), None)
+
     def weight(self, key: K) -> int:
         """The weight of a key that is in the list; KeyError otherwise."""
         return self._weights[key]
@@ -45,9 +49,16 @@ class RecencyList(Generic[K]):
         self._weights[key] = weight
         self.total += weight
 
-    def touch(self, key: K) -> None:
-        """Makes a key that is in the list the most recent."""
-        self._weights.move_to_end(key)
+    def touch_all(self, keys: Iterable[K]) -> None:
+        """Makes keys that are in the list the most recent, the last of them most of all."""
+        move_to_end = self._weights.move_to_end
+        for key in keys:
+            move_to_end(key)
+
+    def make_oldest(self, keys: Iterable[K]) -> None:
+        """Makes keys that are in the list the least recent, the last of them least of all."""
+        for key in keys:
+            self._weights.move_to_end(key, last=False)
 
     def pop(self, key: K) -> int:
         """Removes a key that is in the list; returns its weight."""

@@ -40,6 +40,13 @@ class ReserveOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESERVE_OUTCOME_PRESENT: _ClassVar[ReserveOutcome]
     RESERVE_OUTCOME_PENDING: _ClassVar[ReserveOutcome]
     RESERVE_OUTCOME_REFUSED: _ClassVar[ReserveOutcome]
+
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_LOW: _ClassVar[Priority]
+    PRIORITY_NORMAL: _ClassVar[Priority]
+    PRIORITY_HIGH: _ClassVar[Priority]
 TIER_UNSPECIFIED: Tier
 TIER_DEVICE: Tier
 TIER_HOST: Tier
@@ -62,6 +69,24 @@ RESERVE_OUTCOME_GRANTED: ReserveOutcome
 RESERVE_OUTCOME_PRESENT: ReserveOutcome
 RESERVE_OUTCOME_PENDING: ReserveOutcome
 RESERVE_OUTCOME_REFUSED: ReserveOutcome
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_LOW: Priority
+PRIORITY_NORMAL: Priority
+PRIORITY_HIGH: Priority
+
+class Hints(_message.Message):
+    __slots__ = ("request_id", "session_closed", "expected_idle_s", "priority", "pin_until_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PIN_UNTIL_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    session_closed: bool
+    expected_idle_s: float
+    priority: Priority
+    pin_until_s: float
+    def __init__(self, request_id: _Optional[str] = ..., session_closed: _Optional[bool] = ..., expected_idle_s: _Optional[float] = ..., priority: _Optional[_Union[Priority, str]] = ..., pin_until_s: _Optional[float] = ...) -> None: ...
 
 class Layout(_message.Message):
     __slots__ = ("shape", "dtype", "block_tokens")
@@ -164,14 +189,16 @@ class LookupReply(_message.Message):
     def __init__(self, tiers: _Optional[_Iterable[_Union[Tier, str]]] = ..., miss: _Optional[_Union[MissReason, str]] = ...) -> None: ...
 
 class ReserveRequest(_message.Message):
-    __slots__ = ("namespace_id", "keys", "parent")
+    __slots__ = ("namespace_id", "keys", "parent", "hints")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    HINTS_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     keys: bytes
     parent: bytes
-    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parent: _Optional[bytes] = ...) -> None: ...
+    hints: Hints
+    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
 
 class ReserveReply(_message.Message):
     __slots__ = ("reservation_id", "outcomes", "offsets")
@@ -214,12 +241,14 @@ class AbortReply(_message.Message):
     def __init__(self, aborted: _Optional[int] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("namespace_id", "keys")
+    __slots__ = ("namespace_id", "keys", "hints")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    HINTS_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     keys: bytes
-    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    hints: Hints
+    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
 
 class AcquireReply(_message.Message):
     __slots__ = ("lease_id", "tiers", "miss", "offsets")
@@ -313,6 +342,22 @@ class ClearReply(_message.Message):
     deleted: int
     def __init__(self, deleted: _Optional[int] = ...) -> None: ...
 
+class AdviseRequest(_message.Message):
+    __slots__ = ("namespace_id", "keys", "hints")
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    HINTS_FIELD_NUMBER: _ClassVar[int]
+    namespace_id: bytes
+    keys: bytes
+    hints: Hints
+    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
+
+class AdviseReply(_message.Message):
+    __slots__ = ("advised",)
+    ADVISED_FIELD_NUMBER: _ClassVar[int]
+    advised: int
+    def __init__(self, advised: _Optional[int] = ...) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -330,7 +375,7 @@ class TierStats(_message.Message):
     def __init__(self, name: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., blocks: _Optional[int] = ...) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("version", "uptime_s", "tiers", "hits", "misses", "sessions", "leases", "reservations", "counters", "degraded")
+    __slots__ = ("version", "uptime_s", "tiers", "hits", "misses", "sessions", "leases", "reservations", "counters", "degraded", "policies", "write_budget_left_bytes")
     class HitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +407,8 @@ class StatsReply(_message.Message):
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_BUDGET_LEFT_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     uptime_s: float
     tiers: _containers.RepeatedCompositeFieldContainer[TierStats]
@@ -372,7 +419,91 @@ class StatsReply(_message.Message):
     reservations: int
     counters: _containers.ScalarMap[str, int]
     degraded: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., uptime_s: _Optional[float] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., hits: _Optional[_Mapping[str, int]] = ..., misses: _Optional[_Mapping[str, int]] = ..., sessions: _Optional[int] = ..., leases: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., degraded: _Optional[_Iterable[str]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[PolicyStats]
+    write_budget_left_bytes: int
+    def __init__(self, version: _Optional[str] = ..., uptime_s: _Optional[float] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., hits: _Optional[_Mapping[str, int]] = ..., misses: _Optional[_Mapping[str, int]] = ..., sessions: _Optional[int] = ..., leases: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., degraded: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyStats, _Mapping]]] = ..., write_budget_left_bytes: _Optional[int] = ...) -> None: ...
+
+class PolicyStats(_message.Message):
+    __slots__ = ("tier", "name", "t1_bytes", "t2_bytes", "b1_keys", "b2_keys", "ghost_hits_b1", "ghost_hits_b2", "p", "w")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    T1_BYTES_FIELD_NUMBER: _ClassVar[int]
+    T2_BYTES_FIELD_NUMBER: _ClassVar[int]
+    B1_KEYS_FIELD_NUMBER: _ClassVar[int]
+    B2_KEYS_FIELD_NUMBER: _ClassVar[int]
+    GHOST_HITS_B1_FIELD_NUMBER: _ClassVar[int]
+    GHOST_HITS_B2_FIELD_NUMBER: _ClassVar[int]
+    P_FIELD_NUMBER: _ClassVar[int]
+    W_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    name: str
+    t1_bytes: int
+    t2_bytes: int
+    b1_keys: int
+    b2_keys: int
+    ghost_hits_b1: int
+    ghost_hits_b2: int
+    p: float
+    w: float
+    def __init__(self, tier: _Optional[str] = ..., name: _Optional[str] = ..., t1_bytes: _Optional[int] = ..., t2_bytes: _Optional[int] = ..., b1_keys: _Optional[int] = ..., b2_keys: _Optional[int] = ..., ghost_hits_b1: _Optional[int] = ..., ghost_hits_b2: _Optional[int] = ..., p: _Optional[float] = ..., w: _Optional[float] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("key", "request_id", "token_ids")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    request_id: str
+    token_ids: bytes
+    def __init__(self, key: _Optional[bytes] = ..., request_id: _Optional[str] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+
+class ExplainReply(_message.Message):
+    __slots__ = ("key", "request_id", "found", "tier", "miss", "reason", "events")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    MISS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    request_id: str
+    found: bool
+    tier: Tier
+    miss: MissReason
+    reason: str
+    events: _containers.RepeatedCompositeFieldContainer[TrailEvent]
+    def __init__(self, key: _Optional[bytes] = ..., request_id: _Optional[str] = ..., found: _Optional[bool] = ..., tier: _Optional[_Union[Tier, str]] = ..., miss: _Optional[_Union[MissReason, str]] = ..., reason: _Optional[str] = ..., events: _Optional[_Iterable[_Union[TrailEvent, _Mapping]]] = ...) -> None: ...
+
+class TrailEvent(_message.Message):
+    __slots__ = ("at", "what", "why")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    what: str
+    why: str
+    def __init__(self, at: _Optional[float] = ..., what: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class RecordRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RecordEvent(_message.Message):
+    __slots__ = ("timestamp_ms", "input_length", "hash_ids", "block_tokens", "session", "dropped")
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    HASH_IDS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    timestamp_ms: float
+    input_length: int
+    hash_ids: _containers.RepeatedScalarFieldContainer[int]
+    block_tokens: int
+    session: int
+    dropped: int
+    def __init__(self, timestamp_ms: _Optional[float] = ..., input_length: _Optional[int] = ..., hash_ids: _Optional[_Iterable[int]] = ..., block_tokens: _Optional[int] = ..., session: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class FlushRequest(_message.Message):
     __slots__ = ()
@@ -403,16 +534,18 @@ class PutRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[PutHeader, _Mapping]] = ..., chunk: _Optional[_Union[PutChunk, _Mapping]] = ...) -> None: ...
 
 class PutHeader(_message.Message):
-    __slots__ = ("namespace_id", "keys", "parent", "durability")
+    __slots__ = ("namespace_id", "keys", "parent", "durability", "hints")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    HINTS_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     keys: bytes
     parent: bytes
     durability: Durability
-    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., durability: _Optional[_Union[Durability, str]] = ...) -> None: ...
+    hints: Hints
+    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., parent: _Optional[bytes] = ..., durability: _Optional[_Union[Durability, str]] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
 
 class PutChunk(_message.Message):
     __slots__ = ("block_idx", "data")
@@ -429,12 +562,14 @@ class PutReply(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[ReserveOutcome, str]]] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("namespace_id", "keys")
+    __slots__ = ("namespace_id", "keys", "hints")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    HINTS_FIELD_NUMBER: _ClassVar[int]
     namespace_id: bytes
     keys: bytes
-    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    hints: Hints
+    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
 
 class GetEvent(_message.Message):
     __slots__ = ("header", "chunk")

@@ -94,10 +94,25 @@ class TierKVStub:
                 request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ClearRequest.SerializeToString,
                 response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ClearReply.FromString,
                 _registered_method=True)
+        self.Advise = channel.unary_unary(
+                '/tierkv.v1.TierKV/Advise',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseReply.FromString,
+                _registered_method=True)
         self.Stats = channel.unary_unary(
                 '/tierkv.v1.TierKV/Stats',
                 request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.StatsRequest.SerializeToString,
                 response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.StatsReply.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/tierkv.v1.TierKV/Explain',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ExplainReply.FromString,
+                _registered_method=True)
+        self.Record = channel.unary_stream(
+                '/tierkv.v1.TierKV/Record',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.RecordRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.RecordEvent.FromString,
                 _registered_method=True)
         self.Flush = channel.unary_unary(
                 '/tierkv.v1.TierKV/Flush',
@@ -217,8 +232,32 @@ class TierKVServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Advise(self, request, context):
+        """Says what is known of the future of blocks that are held, outside of any other call; not an access. Blocks that are not held
+        are left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stats(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Where a block is and what happened to it, or what a request found and why it missed. From a bounded memory: what is older is
+        forgotten. INVALID_ARGUMENT for a key prefix that several known blocks share.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Record(self, request, context):
+        """One event for each request from now on, until the client hangs up: hashed block ids, lengths and times, for replays. Ids are equal
+        within one recording only.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -322,10 +361,25 @@ def add_TierKVServicer_to_server(servicer, server):
                     request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ClearRequest.FromString,
                     response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ClearReply.SerializeToString,
             ),
+            'Advise': grpc.unary_unary_rpc_method_handler(
+                    servicer.Advise,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseReply.SerializeToString,
+            ),
             'Stats': grpc.unary_unary_rpc_method_handler(
                     servicer.Stats,
                     request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.StatsRequest.FromString,
                     response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.StatsReply.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ExplainRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ExplainReply.SerializeToString,
+            ),
+            'Record': grpc.unary_stream_rpc_method_handler(
+                    servicer.Record,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.RecordRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.RecordEvent.SerializeToString,
             ),
             'Flush': grpc.unary_unary_rpc_method_handler(
                     servicer.Flush,
@@ -688,6 +742,33 @@ class TierKV:
             _registered_method=True)
 
     @staticmethod
+    def Advise(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierkv.v1.TierKV/Advise',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Stats(request,
             target,
             options=(),
@@ -704,6 +785,60 @@ class TierKV:
             '/tierkv.v1.TierKV/Stats',
             tierkv_dot_wire_dot___generated_dot_tierkv__pb2.StatsRequest.SerializeToString,
             tierkv_dot_wire_dot___generated_dot_tierkv__pb2.StatsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierkv.v1.TierKV/Explain',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ExplainRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ExplainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Record(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tierkv.v1.TierKV/Record',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.RecordRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.RecordEvent.FromString,
             options,
             channel_credentials,
             insecure,
