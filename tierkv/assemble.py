@@ -18,6 +18,7 @@ from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
 from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
+from tierkv.index.trail import Trail
 from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
 from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey
@@ -157,6 +158,7 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         residency=residency,
         mover=mover,
         namespaces=namespaces,
+        trail=Trail(events=settings.limits.trail_events, keys=settings.limits.trail_keys, clock=clock, lock=lock),
         checksum=checksum,
         disk_scrub=None if disk is None else disk.scrub,
         on_close=close_parts,
