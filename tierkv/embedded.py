@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Self, TypeVar
 
-from tierkv.answers import Acquisition, ReserveResult
+from tierkv.answers import Acquisition, Explanation, ReserveResult
 from tierkv.clock import Clock
 from tierkv.copying import check_buffers, copy_block
 from tierkv.errors import InvalidRequestError, UnavailableError
@@ -251,6 +251,11 @@ class EmbeddedStore:
     def flush(self, *, timeout_s: float | None = None) -> int:
         self.tiered.check_session(self._session)
         return self._wait(self.tiered.flush(), timeout_s, "the flush did not finish in time; it goes on")
+
+    def explain(self, subject: bytes | str, token_ids: Sequence[int] = (), *, timeout_s: float | None = None) -> Explanation:
+        """Why a block or a request hit or missed; see `tierkv.store.TieredStore.explain`."""
+        del timeout_s  # answers at memory speed
+        return self.tiered.explain(subject, token_ids)
 
     def close(self) -> None:
         self._housekeeper.stop()

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
+from tierkv.answers import Explanation
 from tierkv.client import verbs
 from tierkv.client.address import Address, parse_address
 from tierkv.client.attachment import Attachment
@@ -322,6 +323,14 @@ class Client:
     def drain(self, *, timeout_s: float | None = None) -> int:
         """The daemon takes nothing new from now on; returns when nothing is dirty: how many blocks were written."""
         return int(self._attachment.call("Drain", pb.DrainRequest(), timeout_s).written)
+
+    def explain(self, subject: bytes | str, token_ids: Sequence[int] = (), *, timeout_s: float | None = None) -> Explanation:
+        """Why a block (its key, or the leading 4 bytes or more) or a request (its id) hit or missed.
+
+        token_ids — of the subject's first block: then what is held under other namespaces is known for certain. Raises
+        InvalidRequestError for what cannot be, and for an abbreviated key that is not unique.
+        """
+        return messages.explanation_of(self._attachment.call("Explain", messages.explain_message(subject, token_ids), timeout_s))
 
     def close(self) -> None:
         if self._attachment.is_foreign:
