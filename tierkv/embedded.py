@@ -21,7 +21,7 @@ from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, ReserveOutcome, StoreStats, TierName
 from tierkv.placement.worker import Worker
-from tierkv.store import TieredStore
+from tierkv.store import SessionId, TieredStore
 
 DEFAULT_TIMEOUT_S = 30.0
 _HOUSEKEEPING_S = 1.0
@@ -41,10 +41,19 @@ class EmbeddedLease:
     """Pinned blocks of this process's arena."""
 
     def __init__(
-        self, store: TieredStore, acquired: Acquisition, *, block_bytes: int, clock: Clock, asked_at_s: float, timeout_s: float
+        self,
+        store: TieredStore,
+        session: SessionId,
+        acquired: Acquisition,
+        *,
+        block_bytes: int,
+        clock: Clock,
+        asked_at_s: float,
+        timeout_s: float,
     ) -> None:
         self.lease_id = acquired.lease_id
         self._store = store
+        self._session = session
         self._clock = clock
         self._acquired = acquired
         self._block_bytes = block_bytes
@@ -81,6 +90,7 @@ class EmbeddedLease:
                 num_ready, miss = result.num_blocks, result.miss
             except FutureTimeoutError:
                 num_ready, miss = 0, MissReason.TIMEOUT
+                self._store.note_timeout(self._session, self.lease_id, run.start_idx)
             done = run.start_idx + num_ready
             if num_ready:
                 yield self._ready(run.start_idx, done)
@@ -182,7 +192,13 @@ class EmbeddedStore:
         acquired = self.tiered.acquire(self._session, namespace_id, keys)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return EmbeddedLease(
-            self.tiered, acquired, block_bytes=block_bytes, clock=self._clock, asked_at_s=asked_at_s, timeout_s=limit_s
+            self.tiered,
+            self._session,
+            acquired,
+            block_bytes=block_bytes,
+            clock=self._clock,
+            asked_at_s=asked_at_s,
+            timeout_s=limit_s,
         )
 
     def release(self, lease: Lease) -> None:

@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 from tierkv.store import TieredStore
-from tierkv.wire import messages
+from tierkv.wire import explanations
 from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkvd.calls import Context
 
 
 class Recordings:
@@ -19,8 +20,8 @@ class Recordings:
         self._running: set[asyncio.Event] = set()
         self._is_stopping = False
 
-    async def run(self) -> AsyncGenerator[pb.RecordEvent, None]:
-        """Events of one recording. Raises CapacityError where too many record."""
+    async def run(self, context: Context) -> AsyncGenerator[pb.RecordEvent, None]:
+        """Events of one recording; the call's initial metadata says that it has begun. Raises CapacityError where too many record."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -30,12 +31,13 @@ class Recordings:
         recording = self._store.recorder.subscribe(wake)
         self._running.add(news)
         try:
+            await context.send_initial_metadata(())
             while not self._is_stopping:
                 await news.wait()
                 news.clear()
                 # Hashing a long request takes a while, so it is done beside the loop.
                 while (request := await asyncio.to_thread(recording.take)) is not None:
-                    yield messages.recorded_message(request)
+                    yield explanations.recorded_message(request)
         finally:
             self._running.discard(news)
             self._store.recorder.end(recording)

@@ -15,7 +15,7 @@ from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.model.outcomes import MissReason
 from tierkv.settings import LimitSettings
 from tierkv.store import Acquisition, TieredStore
-from tierkv.wire import messages
+from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
@@ -225,15 +225,15 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
     @unary
     async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainReply:  # noqa: N802
-        subject, token_ids = messages.explain_subject_of(request)
+        subject, token_ids = explanations.explain_subject_of(request)
         # Looking through a full trail takes long enough to hold up other calls.
         explanation = await asyncio.to_thread(self._store.explain, subject, token_ids)
-        return messages.explanation_message(explanation)
+        return explanations.explanation_message(explanation)
 
     @streaming
     async def Record(self, request: pb.RecordRequest, context: Context) -> AsyncGenerator[pb.RecordEvent, None]:  # noqa: N802
         self.check_serving()
-        async with contextlib.aclosing(self._recordings.run()) as events:
+        async with contextlib.aclosing(self._recordings.run(context)) as events:
             async for event in events:
                 yield event
 

@@ -19,7 +19,7 @@ from tierkv.client.address import LocalAddress, parse_address
 from tierkv.client.link import remote_channel
 from tierkv.errors import TierKVError, UnavailableError
 from tierkv.model.outcomes import StoreStats
-from tierkv.wire import messages
+from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.addresses import find_run_folder
@@ -84,15 +84,17 @@ class Observer:
         token_ids — of the subject's first block: then what is held under other namespaces is known for certain. Raises
         InvalidRequestError for what cannot be, and for an abbreviated key that is not unique.
         """
-        request = messages.explain_message(subject, token_ids)
+        request = explanations.explain_message(subject, token_ids)
         try:
-            return messages.explanation_of(self._stub.Explain(request, metadata=self._metadata, timeout=timeout_s))
+            return explanations.explanation_of(self._stub.Explain(request, metadata=self._metadata, timeout=timeout_s))
         except grpc.RpcError as error:
             raise self._translated(error) from error
 
     def record(self) -> Recording:
-        """The requests that come from now on. Raises CapacityError where too many record."""
-        return Recording(self._stub.Record(pb.RecordRequest(), metadata=self._metadata), self._translated)
+        """The requests that come from now on: when it returns, the recording has begun, or iterating raises CapacityError or so."""
+        call = self._stub.Record(pb.RecordRequest(), metadata=self._metadata)
+        call.initial_metadata()
+        return Recording(call, self._translated)
 
     def _translated(self, error: grpc.RpcError) -> TierKVError:
         translated = error_of_rpc(error)
@@ -111,7 +113,7 @@ class Recording:
     def __iter__(self) -> Iterator[RecordedRequest]:
         try:
             for event in self._call:
-                yield messages.recorded_of(event)
+                yield explanations.recorded_of(event)
         except grpc.RpcError as error:
             if self._call.cancelled():
                 return

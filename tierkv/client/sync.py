@@ -30,7 +30,7 @@ from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats
-from tierkv.wire import messages
+from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 
 DEFAULT_TIMEOUT_S = 5.0
@@ -330,7 +330,9 @@ class Client:
         token_ids — of the subject's first block: then what is held under other namespaces is known for certain. Raises
         InvalidRequestError for what cannot be, and for an abbreviated key that is not unique.
         """
-        return messages.explanation_of(self._attachment.call("Explain", messages.explain_message(subject, token_ids), timeout_s))
+        return explanations.explanation_of(
+            self._attachment.call("Explain", explanations.explain_message(subject, token_ids), timeout_s)
+        )
 
     def close(self) -> None:
         if self._attachment.is_foreign:

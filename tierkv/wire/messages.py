@@ -5,21 +5,18 @@ A list of keys is one bytes field of 32·n, so that a call of a thousand blocks 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from tierkv.answers import ExplainedEvent, Explanation, RecordedRequest
 from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId, namespace_id
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.model.outcomes import Durability, MissReason, ReserveOutcome, PolicyStats, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, MissReason, PolicyStats, ReserveOutcome, StoreStats, TierName, TierStats
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
 
 V = TypeVar("V")
-_TOKEN_BYTES = 4
 _TIERS: tuple[TierName, ...] = (TierName.DEVICE, TierName.HOST, TierName.DISK, TierName.REMOTE)
 _DURABILITIES: tuple[Durability, ...] = (Durability.VOLATILE, Durability.INTERVAL, Durability.STRICT)
 _MISSES: tuple[MissReason, ...] = tuple(MissReason)
@@ -70,6 +67,15 @@ def tier_numbers(tiers: Iterable[TierName]) -> list[int]:
 def tiers_of(numbers: Iterable[int]) -> tuple[TierName, ...]:
     """Raises DataError for a tier that this version does not know."""
     return tuple(_known(_TIERS, number, "tier") for number in numbers)
+
+
+def tier_number(tier: TierName | None) -> int:
+    return 0 if tier is None else _TIER_NUMBERS[tier]
+
+
+def tier_of(number: int) -> TierName | None:
+    """None for "unspecified". Raises DataError for a tier that this version does not know."""
+    return None if number == 0 else _known(_TIERS, number, "tier")
 
 
 def miss_number(miss: MissReason | None) -> int:
@@ -208,77 +214,4 @@ def _policy_of(message: pb.PolicyStats) -> PolicyStats:
         ghost_hits_b2=message.ghost_hits_b2,
         p=message.p,
         w=message.w,
-    )
-
-
-def explain_message(subject: bytes | str, token_ids: Sequence[int]) -> pb.ExplainRequest:
-    """subject — a key or its leading bytes, or a request id. Raises InvalidRequestError for token ids that cannot be."""
-    packed = pack_token_ids(token_ids)
-    if isinstance(subject, str):
-        return pb.ExplainRequest(request_id=subject, token_ids=packed)
-    return pb.ExplainRequest(key=subject, token_ids=packed)
-
-
-def explain_subject_of(message: pb.ExplainRequest) -> tuple[bytes | str, list[int]]:
-    """Subject and token ids. Raises InvalidRequestError where there is no subject, or half a token id."""
-    if message.WhichOneof("subject") is None:
-        raise InvalidRequestError("an explanation is of a key or of a request id; give one")
-    if len(message.token_ids) % _TOKEN_BYTES:
-        raise InvalidRequestError("a list of token ids has 4 bytes an id", length=len(message.token_ids))
-    tokens = list(struct.unpack(f"<{len(message.token_ids) // _TOKEN_BYTES}I", message.token_ids))
-    return (message.key if message.WhichOneof("subject") == "key" else message.request_id), tokens
-
-
-def pack_token_ids(token_ids: Sequence[int]) -> bytes:
-    """4·n bytes. Raises InvalidRequestError for what is no integer in [0, 2^32)."""
-    try:
-        return struct.pack(f"<{len(token_ids)}I", *token_ids)
-    except struct.error as error:
-        raise InvalidRequestError("token ids are integers in [0, 2^32)", error=error) from error
-
-
-def explanation_message(explanation: Explanation) -> pb.ExplainReply:
-    return pb.ExplainReply(
-        key=explanation.key or b"",
-        request_id=explanation.request_id,
-        found=explanation.found,
-        tier=0 if explanation.tier is None else _TIER_NUMBERS[explanation.tier],  # type: ignore[arg-type]  # a number of the enum
-        miss=miss_number(explanation.miss),  # type: ignore[arg-type]
-        reason=explanation.reason,
-        events=[pb.TrailEvent(at=event.at_s, what=event.what, why=event.why) for event in explanation.events],
-    )
-
-
-def explanation_of(message: pb.ExplainReply) -> Explanation:
-    """Raises DataError for a tier that this version does not know."""
-    return Explanation(
-        key=message.key or None,
-        request_id=message.request_id,
-        found=message.found,
-        tier=None if message.tier == 0 else _known(_TIERS, message.tier, "tier"),
-        miss=miss_of(message.miss),
-        reason=message.reason,
-        events=tuple(ExplainedEvent(event.at, event.what, event.why) for event in message.events),
-    )
-
-
-def recorded_message(request: RecordedRequest) -> pb.RecordEvent:
-    return pb.RecordEvent(
-        timestamp_ms=request.timestamp_ms,
-        input_length=request.input_length,
-        hash_ids=request.hash_ids,
-        block_tokens=request.block_tokens,
-        session=request.session,
-        dropped=request.dropped,
-    )
-
-
-def recorded_of(message: pb.RecordEvent) -> RecordedRequest:
-    return RecordedRequest(
-        timestamp_ms=message.timestamp_ms,
-        input_length=message.input_length,
-        hash_ids=tuple(message.hash_ids),
-        block_tokens=message.block_tokens,
-        session=message.session,
-        dropped=message.dropped,
     )
