@@ -79,10 +79,10 @@ def explain_request(recall: Recall, request_id: str, token_ids: Sequence[int] = 
     if missed is None:
         sentence = f"found all of its {_counted(hits)}" if hits else f"asked for no block; {_deeds(own_events)}"
         return Explanation(None, request_id, bool(hits), tier, None, sentence, _told(own_events))
-    before = _events_before(events, missed)
+    position = next(idx for idx, event in enumerate(events) if event is missed)
     key = missed.keys[0]
-    key_events = events_of_key(before, key)
-    miss, why = _why_missed(recall, before, key_events, missed, is_first=not hits, token_ids=token_ids)
+    key_events = events_of_key(events[:position], key)
+    miss, why = _why_missed(recall, events, position, key_events, is_first=not hits, token_ids=token_ids)
     num_missed = sum(len(event.keys) for event in own_events if event.what is What.MISSED)
     sentence = (
         f"found {_counted(hits)} of {sum(hits.values()) + num_missed}; the first that missed, {_name(key)}, was not held: {why}"
@@ -132,7 +132,8 @@ def _absence(events: Sequence[TrailEvent], miss: MissReason, trail: Sequence[Tra
         return miss, "evicted; the trail does not reach back to when and why"
     misses = [event for event in events if event.what is What.MISSED]
     if misses:
-        asked = f"asked for in {len(misses)} calls, first at {_time(misses[0].at_ns)}"
+        calls = "1 call" if len(misses) == 1 else f"{len(misses)} calls, first"
+        asked = f"asked for in {calls} at {_time(misses[0].at_ns)}"
         return miss, f"{asked}, and not saved since the trail begins ({_time(trail[0].at_ns)})"
     return miss, _nothing_of("key", trail)
 
@@ -149,45 +150,47 @@ def _elsewhere(recall: Recall, own: Namespace | None, firsts: Sequence[FirstBloc
 
 def _why_missed(
     recall: Recall,
-    before: Sequence[TrailEvent],
+    events: Sequence[TrailEvent],
+    position: int,
     key_events: Sequence[TrailEvent],
-    missed: TrailEvent,
     *,
     is_first: bool,
     token_ids: Sequence[int],
 ) -> tuple[MissReason, str]:
-    """Why the block that a request missed first was not held then. before — the trail up to that moment."""
+    """Why the block that a request missed first was not held then. events[position] — the miss; what came later does not count."""
+    missed = events[position]
     miss = missed.miss or MissReason.NEVER_SEEN
     if miss in (MissReason.TIMEOUT, MissReason.CAPACITY, MissReason.UNAVAILABLE):
-        return miss, missed.why or miss.value
+        return miss, missed.why
     is_unknown = miss is MissReason.NEVER_SEEN and all(event.what is What.MISSED for event in key_events)
-    if is_first and is_unknown and missed.namespace is not None:
-        own = next((known for known in recall.namespaces() if known.namespace_id == missed.namespace), None)
-        firsts = first_blocks(recall.namespaces(), token_ids)
-        found = _elsewhere(recall, own, firsts) if token_ids else _empty_namespace(recall, own, missed)
+    if is_first and is_unknown:
+        namespaces = recall.namespaces()
+        own = next((known for known in namespaces if known.namespace_id == missed.namespace), None)
+        found = None
+        if token_ids:
+            found = _elsewhere(recall, own, first_blocks(namespaces, token_ids))
+        elif own is not None:
+            found = _empty_namespace(recall, own, events, position)
         if found is not None:
             return found
-    return _absence(key_events, miss, before)
+    return _absence(key_events, miss, events[: position + 1])
 
 
-def _empty_namespace(recall: Recall, own: Namespace | None, missed: TrailEvent) -> tuple[MissReason, str] | None:
-    """Whether the request's namespace held nothing then, while another one of the same layout holds blocks."""
-    if own is None:
+def _empty_namespace(recall: Recall, own: Namespace, events: Sequence[TrailEvent], position: int) -> tuple[MissReason, str] | None:
+    """Whether a namespace held nothing at an event, while another one of the same layout holds blocks."""
+    saves = [(idx, event) for idx, event in enumerate(events) if event.what is What.SAVED and event.namespace == own.namespace_id]
+    if saves and saves[0][0] < position:
         return None
-    events = recall.events()
-    saved = [event for event in events if event.namespace == own.namespace_id and event.what is What.SAVED]
-    if any(event.at_ns <= missed.at_ns for event in saved):
-        return None
-    saved_since = {key for event in saved for key in event.keys}
+    saved_since = {key for _, event in saves for key in event.keys}
     if any(key not in saved_since for key in recall.held_in(own.namespace_id)):
         return None
     held = recall.held_blocks()
     other = nearest(own, held, recall.namespaces())
     if other is None:
         return None
-    blocks = f"{held[other.namespace_id]:,} blocks of another one of the same layout are"
+    blocks = f"{held[other.namespace_id]:,} blocks of another one of the same layout are held"
     sentence = f"nothing was saved under the request's namespace before, while {blocks}; what differs: {describe(own, other)}"
-    return MissReason.NAMESPACE, f"{sentence}. The tokens of the first block would tell for certain"
+    return MissReason.NAMESPACE, f"{sentence}; the token ids of the first block would tell for certain"
 
 
 def _hits_before(events: Sequence[TrailEvent], missed: TrailEvent | None) -> Counter[TierName]:
@@ -202,10 +205,6 @@ def _hits_before(events: Sequence[TrailEvent], missed: TrailEvent | None) -> Cou
     for key in missed.keys if missed is not None else ():
         hits.pop(key, None)
     return Counter(hits.values())
-
-
-def _events_before(events: Sequence[TrailEvent], event: TrailEvent) -> list[TrailEvent]:
-    return list(events[: next(idx for idx, candidate in enumerate(events) if candidate is event)])
 
 
 def _deeds(events: Iterable[TrailEvent]) -> str:
