@@ -253,7 +253,8 @@ class ArcPolicy(Generic[K]):
     def _is_t1_first(self, one: K, two: K, t1_weight: int, *, after_b2: bool) -> bool:
         if self.rule is Rule.AGE:
             now = self._now
-            return (now - self._touched_at[one]) * 2.0**self._w >= now - self._touched_at[two]
+            factor: float = 2.0**self._w
+            return (now - self._touched_at[one]) * factor >= now - self._touched_at[two]
         return t1_weight > self._p or (after_b2 and t1_weight == self._p)
 
     def _weight_of(self, key: K) -> int:
