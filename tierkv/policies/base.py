@@ -71,8 +71,8 @@ class Policy(Protocol[K]):
     The implementation must:
     1. Admit the longest leading run that fits and is allowed. Victims were resident and not pinned; when the call returns they
        have left, the admitted ones are resident, and the resident weight is at most `capacity`.
-    2. Let nobody leave when nothing is admitted (an entry heavier than `capacity`, too much is pinned, a share used up), and learn
-       nothing from who is not admitted.
+    2. Let nobody leave when nothing is admitted (an entry heavier than `capacity`, too much is pinned, a share used up), and adapt
+       to nobody who stays outside.
     3. Skip pinned entries without changing their rank.
     4. Let an entry leave only together with all entries that follow it and are resident through it (`chains`), or not at all.
     5. Forget a removed key wholly: it does not become a ghost.
