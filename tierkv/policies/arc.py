@@ -269,7 +269,8 @@ class ArcPolicy(Generic[K]):
         if one_at <= _ANCIENT or two_at <= _ANCIENT:
             return one_at < two_at
         if self.rule is Rule.AGE:
-            return (self._now - one_at) * 2.0**self._w >= self._now - two_at
+            factor: float = 2.0**self._w
+            return (self._now - one_at) * factor >= self._now - two_at
         return t1_weight > self._p or (after_b2 and t1_weight == self._p)
 
     def _weight_of(self, key: K) -> int:
