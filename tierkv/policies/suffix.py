@@ -44,7 +44,7 @@ class SuffixSelector(Generic[K]):
 
     def take(self, key: K) -> Sequence[K]:
         """Adds a resident entry and what follows it to the victims; returns those added, none where one of them is pinned."""
-        if key in self.victims:
+        if key in self.victims or key in self._blocked:
             return ()
         if self._is_pinned(key):
             self._blocked.add(key)
@@ -55,7 +55,7 @@ class SuffixSelector(Generic[K]):
                 if child not in self._resident or child in self.victims:
                     continue
                 if child in self._blocked or self._is_pinned(child):
-                    self._blocked.add(key)
+                    self._block(group, member)
                     return ()
                 group.append(child)
         group.reverse()
@@ -63,6 +63,13 @@ class SuffixSelector(Generic[K]):
             self.victims[member] = None
             self.weight += self._weight_of(member)
         return group
+
+    def _block(self, group: Sequence[K], member: K) -> None:
+        """Remembers that `member` cannot go, nor can any of its ancestors in `group`, which are before it."""
+        for candidate in reversed(group):
+            if candidate == member or member in self._chains.children(candidate):
+                self._blocked.add(candidate)
+                member = candidate
 
 
 def num_fitting(weights: Sequence[int], room: int) -> int:
