@@ -211,13 +211,17 @@ def _deeds(events: Iterable[TrailEvent]) -> str:
     deeds: Counter[str] = Counter()
     for event in events:
         deeds[_words(event.what)] += len(event.keys)
-    return ", ".join(f"{what} {count} blocks" for what, count in deeds.items())
+    return ", ".join(f"{what} {_blocks(count)}" for what, count in deeds.items())
 
 
 def _counted(hits: Counter[TierName]) -> str:
     """`12 blocks (10 host, 2 disk)`."""
     by_tier = ", ".join(f"{hits[tier]} {tier}" for tier in TierName if hits[tier])
-    return f"{sum(hits.values())} blocks" + (f" ({by_tier})" if by_tier else "")
+    return _blocks(sum(hits.values())) + (f" ({by_tier})" if by_tier else "")
+
+
+def _blocks(count: int) -> str:
+    return "1 block" if count == 1 else f"{count:,} blocks"
 
 
 def _nothing_of(noun: str, events: Sequence[TrailEvent]) -> str:
@@ -231,8 +235,7 @@ def _told(events: Sequence[TrailEvent], *, name: str = "") -> tuple[ExplainedEve
 
 
 def _why(event: TrailEvent, name: str) -> str:
-    count = len(event.keys)
-    about = [name or ("1 block" if count == 1 else f"{count:,} blocks"), event.tier or ""]
+    about = [name or _blocks(len(event.keys)), event.tier or ""]
     return ": ".join(part for part in (", ".join(filter(None, about)), event.why) if part)
 
 
