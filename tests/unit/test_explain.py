@@ -20,6 +20,7 @@ from tierkv.testing.clock import ManualClock
 
 LAYOUT = Layout((64,), "uint8", 4)
 TOKENS = list(range(12))
+NAMELESS = NamespaceId(bytes(32))
 
 
 class World:
@@ -40,7 +41,7 @@ class World:
     def register(self, layout=LAYOUT, **identity):
         return self.table.register(Identity(**{"weights": "w", **identity}), layout, Durability.VOLATILE)
 
-    def hold(self, keys, namespace_id=NamespaceId(bytes(32)), *, state=BlockState.READY, is_on_disk=False):
+    def hold(self, keys, namespace_id=NAMELESS, *, state=BlockState.READY, is_on_disk=False):
         for key in keys:
             self.index.add(BlockEntry(key, namespace_id, None, 64, state=state, is_on_disk=is_on_disk))
 
