@@ -38,6 +38,7 @@ class Observer:
         reservations: HoldTable[Reservation],
         disk_blocks: int,
         disk_failure: str | None,
+        write_budget_left_bytes: int | None,
     ) -> StoreStats:
         """Everything at one moment. disk_blocks — counted before: asking the disk's index is no work for under the lock."""
         books = self._books
@@ -58,6 +59,7 @@ class Observer:
             counters=dict(books.counters),
             degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded) if sentence),
             policies=tuple(self._policies()),
+            write_budget_left_bytes=write_budget_left_bytes,
         )
 
     def _policies(self) -> Iterator[PolicyStats]:

@@ -318,6 +318,7 @@ class TieredStore:
                 reservations=self._saver.reservations,
                 disk_blocks=disk_blocks,
                 disk_failure=None if writer is None else writer.failure,
+                write_budget_left_bytes=None if writer is None else writer.budget_left_bytes,
             )
 
     def flush(self) -> Future[int]:
