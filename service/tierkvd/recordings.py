@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from tierkv.store import TieredStore
 from tierkv.wire import explanations
 from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkv.wire.limits import RECORDING_METADATA
 from tierkvd.calls import Context
 
 
@@ -31,7 +32,7 @@ class Recordings:
         recording = self._store.recorder.subscribe(wake)
         self._running.add(news)
         try:
-            await context.send_initial_metadata(())
+            await context.send_initial_metadata(((RECORDING_METADATA, "begun"),))
             while not self._is_stopping:
                 await news.wait()
                 news.clear()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tierkv
-from tierkv.cli import bench, demo, explain, serve, status, verify
+from tierkv.cli import bench, demo, explain, record, serve, status, verify
 from tierkv.cli.output import run_command
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 serve.register(app)
 status.register(app)
 explain.register(app)
+record.register(app)
 verify.register(app)
 demo.register(app)
 bench.register(app)

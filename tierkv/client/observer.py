@@ -23,7 +23,7 @@ from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.addresses import find_run_folder
-from tierkv.wire.limits import client_options
+from tierkv.wire.limits import RECORDING_METADATA, client_options
 from tierkv.wire.status import error_of_rpc
 
 DEFAULT_TIMEOUT_S = 5.0
@@ -91,9 +91,11 @@ class Observer:
             raise self._translated(error) from error
 
     def record(self) -> Recording:
-        """The requests that come from now on: when it returns, the recording has begun, or iterating raises CapacityError or so."""
+        """The requests that come from now on: when this returns, the recording has begun. Raises CapacityError where too many record."""
         call = self._stub.Record(pb.RecordRequest(), metadata=self._metadata)
-        call.initial_metadata()
+        if RECORDING_METADATA not in dict(call.initial_metadata() or ()):
+            call.code()  # waits for the end of a call that failed; it is its own error
+            raise self._translated(call)
         return Recording(call, self._translated)
 
     def _translated(self, error: grpc.RpcError) -> TierKVError:
