@@ -83,11 +83,11 @@ def explain_request(recall: Recall, request_id: str, token_ids: Sequence[int] = 
     key = missed.keys[0]
     key_events = events_of_key(events[:position], key)
     miss, why = _why_missed(recall, events, position, key_events, is_first=not hits, token_ids=token_ids)
-    num_missed = sum(len(event.keys) for event in own_events if event.what is What.MISSED)
-    sentence = (
-        f"found {_counted(hits)} of {sum(hits.values()) + num_missed}; the first that missed, {_name(key)}, was not held: {why}"
-    )
-    told = heapq.merge(_told(own_events), _told(key_events, name=_name(key)), key=lambda event: event.at_s)
+    all_missed = {missed_key for event in own_events if event.what is What.MISSED for missed_key in event.keys}
+    total = sum(hits.values()) + len(all_missed)
+    sentence = f"found {_counted(hits)} of {total}; the first that missed, {_name(key)}, was not held: {why}"
+    others = [event for event in key_events if event.request != request_id]
+    told = heapq.merge(_told(own_events), _told(others, name=_name(key)), key=lambda event: event.at_s)
     return Explanation(None, request_id, False, tier, miss, sentence, tuple(told)[-EVENTS_SHOWN:])
 
 

@@ -233,6 +233,16 @@ def test_a_request_is_told_its_first_miss_by_what_came_before(world):
     ]
 
 
+def test_what_a_request_finds_or_misses_later_does_not_change_its_first_miss(world):
+    world.note(What.HIT, [A], tier=TierName.HOST, request="r")
+    world.note(What.MISSED, [B, C], request="r", miss=MissReason.NEVER_SEEN)
+    world.note(What.HIT, [A, B, D], tier=TierName.DISK, request="r")
+    world.note(What.MISSED, [C], request="r", miss=MissReason.EVICTED)
+    told = explain_request(world.recall, "r")
+    assert (told.tier, told.miss) == (TierName.HOST, MissReason.NEVER_SEEN)
+    assert told.reason.startswith("found 1 block (1 host) of 3; the first that missed, block a000000200000000…")
+
+
 def test_blocks_whose_reading_failed_are_no_hits(world):
     world.note(What.HIT, [A, B], tier=TierName.DISK, request="r")
     world.note(What.LOST, [B], "damaged frame", tier=TierName.DISK)

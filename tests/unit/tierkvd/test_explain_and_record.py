@@ -1,12 +1,15 @@
 """Explain and Record over the wire."""
 
 import asyncio
+import dataclasses
+from concurrent.futures import Future
 
 import grpc
 import grpc.aio
 import pytest
 
 from tests.unit.tierkvd.daemon_rig import KEYS, NAMESPACE, TIMEOUT_S
+from tierkv.answers import PendingRun
 from tierkv.errors import CapacityError, InvalidRequestError, UnavailableError
 from tierkv.recorder import RECORDINGS_LIMIT
 from tierkv.wire._generated import tierkv_pb2 as pb
@@ -69,6 +72,27 @@ async def test_expired_holds_are_told(rig):
     reserved = await explain(rig, key=KEYS[2])
     assert (reserved.found, reserved.miss) == (False, pb.MISS_REASON_TIMEOUT)
     assert names(reserved) == ["expired"]
+
+
+async def test_a_block_that_came_too_late_is_a_miss_of_its_reader(rig, monkeypatch):
+    acquire = rig.store.acquire
+
+    def acquire_slowly(*arguments):
+        return dataclasses.replace(acquire(*arguments), pending=(PendingRun(1, 2, Future()),))
+
+    monkeypatch.setattr(rig.store, "acquire", acquire_slowly)
+    async with rig.session() as (_, metadata):
+        await rig.register(metadata)
+        await rig.save(metadata, KEYS[:3])
+        request = pb.AcquireRequest(namespace_id=NAMESPACE, keys=b"".join(KEYS[:3]))
+        lease = await rig.stub.Acquire(request, metadata=metadata, timeout=TIMEOUT_S)
+        waiting = rig.stub.Await(pb.AwaitRequest(lease_id=lease.lease_id), metadata=metadata, timeout=0.2)
+        (event,) = [event async for event in waiting]
+        assert (event.ended.num_blocks, event.ended.miss) == (1, pb.MISS_REASON_TIMEOUT)
+    assert "missed" not in names(await explain(rig, key=KEYS[0]))
+    late = await explain(rig, key=KEYS[2])
+    assert names(late)[-1] == "missed"
+    assert "longer than the caller would wait" in late.events[-1].why
 
 
 async def test_what_is_refused_says_so(rig):
