@@ -119,13 +119,6 @@ def test_a_hit_in_b1_lowers_w_and_one_in_b2_raises_it() -> None:
 
 def test_w_does_not_fall_beyond_its_bound_nor_p_rise_beyond_the_capacity() -> None:
     requests = Requests(1, (1,))
-    for _ in range(8):
-        requests.ask(2)
-        requests.ask(1)
-        requests.policy.on_remove(1)
-        requests.ask(1)
-    assert (requests.state.w, requests.state.p) == (1.0, 0.0), "a deleted key is no ghost"
-    requests = Requests(1, (1,))
     requests.room(1)
     for _ in range(8):  # each time a ghost of T1 comes back and is deleted, so that T2 never has ghosts
         requests.ask(1)

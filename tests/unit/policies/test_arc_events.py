@@ -36,8 +36,9 @@ def test_a_step_is_scaled_by_the_weight_of_the_ghost() -> None:
     requests = Requests(10, (1,), (1,), (2,), (3,), rule=Rule.SIZE, weights={1: 4, 2: 3, 3: 3, 4: 1})
     assert requests.ask(4) == Admission(1, (2,))
     assert requests.state == state(t1=(4, 3), t2=(1,), b1=(2,))
-    assert requests.ask(2, cause=Cause.LOAD) == Admission(1, (1,))
-    assert requests.state == state(t1=(4, 3), t2=(2,), b2=(1,), p=3.0, w=1.0 - 0.8 * 3 / 10)
+    # T1 weighs 4 now, more than p.
+    assert requests.ask(2, cause=Cause.LOAD) == Admission(1, (3,))
+    assert requests.state == state(t1=(4,), t2=(2, 1), b1=(3,), p=3.0, w=0.76)
 
 
 def test_a_step_grows_with_the_ratio_of_the_ghost_weights() -> None:

@@ -141,7 +141,7 @@ class TextbookByRequests:
         """A resident key and all that follow it, generation by generation."""
         found, generation = [key], [key]
         while generation:
-            generation = [child for parent in generation for child in self.children[parent] if child in self.t1 + self.t2]
+            generation = [child for parent in generation for child in self.children[parent] if child in self.used_at]
             found += generation
         return found
 
