@@ -17,6 +17,7 @@ from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -138,7 +139,12 @@ class TieredStore:
     # -- save ------------------------------------------------------------------------------------------------------------
 
     def reserve(
-        self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey], parent: BlockKey | None = None
+        self,
+        session: SessionId,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
     ) -> ReserveResult:
         """Extents for the keys that are not held; making room may start demotions but waits for none of them."""
         namespace = self._checked(namespace_id, keys)
@@ -191,7 +197,9 @@ class TieredStore:
             miss = self._books.index.miss_reason(keys[len(found)]) if len(found) < len(keys) else None
             return PrefixMatch(tuple(planner.found_in(entry) for entry in found), miss)
 
-    def acquire(self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Acquisition:
+    def acquire(
+        self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints = NO_HINTS
+    ) -> Acquisition:
         """Pins the longest held prefix and starts promoting what is not in the arena. One access per block."""
         self._checked(namespace_id, keys)
         ttl_s = self._settings.limits.lease_ttl_s
