@@ -16,19 +16,20 @@ from tierkv.testing.fake_store import FakeBlockStore
 from tierkv.testing.store_suite import BLOCK_BYTES, LAYOUT, StoreContract, StoreRig, content_of
 
 HOST_BYTES = 64 * BLOCK_BYTES * 16
+FAKE_BLOCKS = 64
 
 
 class TestFake(StoreContract):
     @pytest.fixture
     def rig(self):
         clock = ManualClock()
-        store = FakeBlockStore(clock=clock)
+        store = FakeBlockStore(clock=clock, capacity_blocks=FAKE_BLOCKS)
         limits = LimitSettings()
 
         def expire():
             clock.advance(limits.lease_ttl_s + limits.reservation_ttl_s + 1)
 
-        yield StoreRig(store, another=store.another, expire=expire, has_disk=False)
+        yield StoreRig(store, another=store.another, expire=expire, room_blocks=FAKE_BLOCKS, has_disk=False)
         store.close()
 
 

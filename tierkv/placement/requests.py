@@ -56,9 +56,11 @@ class RequestTable:
                 del chains[tail]
                 chains[keys[-1]] = len(keys)
                 return keys[count:]
+        above = self._parent_of(keys[0])
+        joined = 0 if above is None else chains.pop(above, 0)
         first = self._not_in(chains, keys)
-        if first:
-            chains[keys[-1]] = max(len(keys), chains.get(keys[-1], 0))
+        if first or joined:
+            chains[keys[-1]] = joined + len(keys)
             if len(chains) > _CHAINS_PER_REQUEST:
                 del chains[next(iter(chains))]
         return first
