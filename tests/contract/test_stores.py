@@ -23,6 +23,7 @@ class TestFake(StoreContract):
     @pytest.fixture
     def rig(self):
         clock = ManualClock()
+        clock.advance(1.0)  # so that there is a past
         store = FakeBlockStore(clock=clock, capacity_blocks=FAKE_BLOCKS)
         limits = LimitSettings()
 
@@ -32,12 +33,16 @@ class TestFake(StoreContract):
         yield StoreRig(store, another=store.another, expire=expire, room_blocks=FAKE_BLOCKS, has_disk=False)
         store.close()
 
+    def test_a_block_larger_than_the_memory_is_refused(self, rig, store):
+        pytest.skip("the fake counts blocks, not bytes")
+
 
 @pytest.mark.parametrize("policy", list(PolicyName), scope="class")
 class TestEmbedded(StoreContract):
     @pytest.fixture
     def rig(self, tmp_path, policy):
         clock = ManualClock()
+        clock.advance(1.0)  # so that there is a past
         settings = StoreSettings(
             data_folder=tmp_path / "data",
             host=HostSettings(memory_bytes=MIB, folder=tmp_path / "arena", prefault=False),

@@ -251,7 +251,8 @@ class FakeBlockStore:
         reservation = FakeReservation(namespace_id, parents, {}, expires_at_s, hints)
         backend.reservations[reservation] = self
         reservation.grants = tuple(self._grants(reservation, keys))
-        backend.advise([grant.key for grant in reservation.grants if grant.outcome is ReserveOutcome.PRESENT], hints, own_leases=0)
+        if not reservation.open_keys:  # no commit will take the hints
+            backend.advise([grant.key for grant in reservation.grants if grant.outcome is ReserveOutcome.PRESENT], hints, own_leases=0)
         return reservation
 
     def commit(

@@ -56,15 +56,13 @@ class HintsContract(StoreCases):
         assert (after.hits, after.misses) == (before.hits, before.misses)
         assert store.clear(namespace.namespace_id) == 4
 
-    def test_advice_leaves_out_holes_and_what_is_only_reserved(
-        self, store: BlockStore, namespace: Namespace, keys: list[BlockKey]
-    ) -> None:
-        self.put(store, namespace, keys)
-        store.delete(namespace.namespace_id, keys[2:3])
-        assert store.advise(namespace.namespace_id, keys, Hints(session_closed=True)) == 5
-        reservation = store.reserve(namespace.namespace_id, keys[2:3], parent=keys[1])
-        assert store.advise(namespace.namespace_id, keys, Hints(session_closed=True)) == 5
-        store.abort(reservation)
+    def test_advice_leaves_out_what_is_only_reserved(self, store: BlockStore, namespace: Namespace, keys: list[BlockKey]) -> None:
+        self.put(store, namespace, keys[:4])
+        reservation = store.reserve(namespace.namespace_id, keys)
+        assert store.advise(namespace.namespace_id, keys, Hints(session_closed=True)) == 4
+        self.fill(reservation)
+        assert store.commit(reservation) == 2
+        assert store.advise(namespace.namespace_id, keys, Hints(session_closed=True)) == 6
 
     def test_advice_for_an_unknown_namespace_is_refused(self, store: BlockStore, namespace: Namespace) -> None:
         unknown = type(namespace.namespace_id)(bytes(32))
