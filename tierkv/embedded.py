@@ -35,7 +35,11 @@ class EmbeddedReservation:
     def __init__(self, grants: tuple[Grant, ...], reservation_id: int) -> None:
         self.grants = grants
         self.reservation_id = reservation_id
-        self.open_keys = {grant.key for grant in grants if grant.outcome is ReserveOutcome.GRANTED}
+        self.open_keys = {grant.key: None for grant in grants if grant.outcome is ReserveOutcome.GRANTED}
+
+    def close(self, keys: Sequence[BlockKey]) -> None:
+        for key in keys:
+            self.open_keys.pop(key, None)
 
 
 class EmbeddedLease:
@@ -166,7 +170,7 @@ class EmbeddedStore:
         if not chosen:
             return 0
         result = self.tiered.commit(self._session, own.reservation_id, chosen, durability)
-        own.open_keys.difference_update(chosen)
+        own.close(chosen)
         if result.durable is not None:
             self._wait(result.durable, timeout_s, "the blocks did not reach the disk in time; they are visible, not yet durable")
         return result.committed
@@ -175,7 +179,7 @@ class EmbeddedStore:
         del timeout_s  # answers at memory speed
         own = _own_reservation(reservation)
         chosen = [key for key in (own.open_keys if keys is None else keys) if key in own.open_keys]
-        own.open_keys.difference_update(chosen)
+        own.close(chosen)
         return self.tiered.abort(self._session, own.reservation_id, chosen) if chosen else 0
 
     def acquire(

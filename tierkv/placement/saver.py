@@ -116,7 +116,9 @@ class Saver:
         reservation = self._live_reservation(reservation_id, session)
         chosen = list(reservation.granted) if keys is None else list(keys)
         self._check_granted(reservation, chosen)
-        entries = [reservation.granted.pop(key) for key in chosen]
+        wanted = set(chosen)
+        in_order = [key for key in reservation.granted if key in wanted]  # a chain stays one, however its keys were named
+        entries = [reservation.granted.pop(key) for key in in_order]
         reservation.committed.update(chosen)
         if not reservation.granted:
             self.reservations.remove(reservation)

@@ -95,11 +95,14 @@ class HintsContract(StoreCases):
 
     def test_pins_hold_at_most_half_of_the_tier(self, rig: StoreRig, store: BlockStore, namespace: Namespace) -> None:
         self._two_chains(rig, namespace)
+        pinned: list[BlockKey] = []
         for seed in range(rig.room_blocks // 4):
             keys = self.chain(namespace.namespace_id, 4, seed=500 + seed)
+            store.flush()
             store.put(namespace.namespace_id, keys, sources_of(keys), hints=Hints(pin_until_s=FAR_FUTURE_S))
-        fresh = self.chain(namespace.namespace_id, rig.room_blocks // 8)
-        assert set(self.put(store, namespace, fresh)) == {GRANTED}
+            pinned += keys
+        self._press(store, namespace, num_blocks=2 * rig.room_blocks)
+        assert rig.room_blocks // 4 < self._num_in_host(store, namespace, pinned) <= rig.room_blocks // 2
         store.clear(namespace.namespace_id)
 
     def test_high_priority_stays_while_others_leave(self, rig: StoreRig, store: BlockStore, namespace: Namespace) -> None:
