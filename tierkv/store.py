@@ -355,7 +355,8 @@ class TieredStore:
             self._saver.expire()
             self._adviser.tick()
             writer = self._mover.writer
-            if writer is not None and writer.failure is not None and writer.is_writable:
+            if writer is not None and (writer.owes_writes or writer.failure is not None) and writer.is_writable:
+                writer.owes_writes = False
                 self._write_unwritten()
         self._mover.kick()
 

@@ -16,6 +16,8 @@ from tierkv.testing.store_rig import GRANTED, PRESENT, StoreCases, StoreRig, con
 
 FAR_FUTURE_S = 1e11
 LONG_PAST_S = 1e-3
+_SINGLE_SAVES = 24
+"""Enough to push out what is to leave first, far too few for anything else."""
 EVERYTHING = Hints(
     request_id="r" * REQUEST_ID_BYTES, session_closed=True, expected_idle_s=3.5, priority=Priority.HIGH, pin_until_s=FAR_FUTURE_S
 )
@@ -76,11 +78,11 @@ class HintsContract(StoreCases):
         self.put(store, namespace, pinned)
         self.put(store, namespace, other)
         assert store.advise(namespace.namespace_id, pinned, Hints(pin_until_s=FAR_FUTURE_S)) == len(pinned)
-        self._press(store, namespace, num_blocks=3 * rig.room_blocks)
+        self._press(rig, store, namespace)
         assert self._num_in_host(store, namespace, other) == 0
         assert self._num_in_host(store, namespace, pinned) == len(pinned)
         assert store.advise(namespace.namespace_id, pinned, Hints(pin_until_s=LONG_PAST_S)) == len(pinned)
-        self._press(store, namespace, num_blocks=3 * rig.room_blocks, seed=1_000)
+        self._press(rig, store, namespace, seed=1_000)
         assert self._num_in_host(store, namespace, pinned) == 0
         store.clear(namespace.namespace_id)
 
@@ -89,19 +91,19 @@ class HintsContract(StoreCases):
         self.put(store, namespace, pinned[:2])
         hints = Hints(pin_until_s=FAR_FUTURE_S)
         store.put(namespace.namespace_id, pinned[2:], sources_of(pinned[2:]), parent=pinned[1], hints=hints)
-        self._press(store, namespace, num_blocks=3 * rig.room_blocks)
+        self._press(rig, store, namespace)
         assert self._num_in_host(store, namespace, pinned) == len(pinned)
         store.clear(namespace.namespace_id)
 
     def test_pins_hold_at_most_half_of_the_tier(self, rig: StoreRig, store: BlockStore, namespace: Namespace) -> None:
         self._two_chains(rig, namespace)
         pinned: list[BlockKey] = []
-        for seed in range(rig.room_blocks // 4):
-            keys = self.chain(namespace.namespace_id, 4, seed=500 + seed)
+        for seed in range(16):
+            keys = self.chain(namespace.namespace_id, rig.room_blocks // 16, seed=500 + seed)
             store.flush()
             store.put(namespace.namespace_id, keys, sources_of(keys), hints=Hints(pin_until_s=FAR_FUTURE_S))
             pinned += keys
-        self._press(store, namespace, num_blocks=2 * rig.room_blocks)
+        self._press(rig, store, namespace)
         assert rig.room_blocks // 4 < self._num_in_host(store, namespace, pinned) <= rig.room_blocks // 2
         store.clear(namespace.namespace_id)
 
@@ -109,18 +111,19 @@ class HintsContract(StoreCases):
         high, other = self._two_chains(rig, namespace)
         store.put(namespace.namespace_id, high, sources_of(high), hints=Hints(priority=Priority.HIGH))
         self.put(store, namespace, other)
-        self._press(store, namespace, num_blocks=3 * rig.room_blocks)
+        self._press(rig, store, namespace)
         assert self._num_in_host(store, namespace, other) == 0
         assert self._num_in_host(store, namespace, high) == len(high)
         assert store.advise(namespace.namespace_id, high, Hints(priority=Priority.LOW)) == len(high)
-        self._press_until_gone(rig, store, namespace, high)
+        self._press_until_gone(store, namespace, high)
         store.clear(namespace.namespace_id)
 
     def test_low_priority_leaves_first(self, rig: StoreRig, store: BlockStore, namespace: Namespace) -> None:
         low, other = self._two_chains(rig, namespace)
+        self._press(rig, store, namespace, num_chains=18)
         self.put(store, namespace, other)
         store.put(namespace.namespace_id, low, sources_of(low), hints=Hints(priority=Priority.LOW))
-        self._press_until_gone(rig, store, namespace, low)
+        self._press_until_gone(store, namespace, low)
         assert self._num_in_host(store, namespace, other) == len(other)
         store.clear(namespace.namespace_id)
 
@@ -131,6 +134,7 @@ class HintsContract(StoreCases):
         first, second = self._two_chains(rig, namespace)
         closed, shared = [*first, *second], first
         beside = self.chain(namespace.namespace_id, 2, seed=7)
+        self._press(rig, store, namespace, num_chains=18)
         # Two conversations with one beginning; keys need not be what tokens give for a store to link them.
         self.put(store, namespace, [*shared, *beside])
         self.put(store, namespace, closed)
@@ -138,7 +142,7 @@ class HintsContract(StoreCases):
             assert store.advise(namespace.namespace_id, closed, Hints(session_closed=True)) == len(closed)
         else:
             store.release(store.acquire(namespace.namespace_id, closed, hints=Hints(session_closed=True)))
-        self._press_until_gone(rig, store, namespace, second)
+        self._press_until_gone(store, namespace, second)
         assert self._num_in_host(store, namespace, [*shared, *beside]) == len(shared) + len(beside)
         store.clear(namespace.namespace_id)
 
@@ -149,16 +153,18 @@ class HintsContract(StoreCases):
             pytest.skip("this store is not to be filled")
         return self.chain(namespace.namespace_id, 4, seed=1), self.chain(namespace.namespace_id, 4, seed=2)
 
-    def _press(self, store: BlockStore, namespace: Namespace, *, num_blocks: int, seed: int = 100) -> None:
-        """Saves chains of four blocks that nobody asks for again."""
-        for number in range(num_blocks // 4):
-            fresh = self.chain(namespace.namespace_id, 4, seed=seed + number)
+    def _press(
+        self, rig: StoreRig, store: BlockStore, namespace: Namespace, *, num_chains: int = 48, seed: int = 100
+    ) -> None:
+        """Saves chains that nobody asks for again, each a sixteenth of the tier (a request may add an eighth to a full one)."""
+        for number in range(num_chains):
+            fresh = self.chain(namespace.namespace_id, rig.room_blocks // 16, seed=seed + number)
             store.flush()  # what is on disk leaves at once, so that nobody is refused while a demotion is under way
             assert set(self.put(store, namespace, fresh)) == {GRANTED}
 
-    def _press_until_gone(self, rig: StoreRig, store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey]) -> None:
+    def _press_until_gone(self, store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey]) -> None:
         """Saves block after block until the first of `keys` is out of the host tier."""
-        for number in range(2 * rig.room_blocks):
+        for number in range(_SINGLE_SAVES):
             if not self._is_in_host(store, namespace, keys[0]):
                 return
             store.flush()
