@@ -247,9 +247,7 @@ class EmbeddedStore:
         finally:
             self.release(lease)
 
-    def advise(
-        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None
-    ) -> int:
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
         del timeout_s  # answers at memory speed
         return self.tiered.advise(namespace_id, keys, hints)
 

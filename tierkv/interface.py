@@ -192,9 +192,7 @@ class BlockStore(Protocol):
         """acquire, copy, release in one: fills the leading targets, returns how many."""
         ...
 
-    def advise(
-        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None
-    ) -> int:
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
         """Says what is known of the future of blocks; returns how many of `keys` are held and took the advice. Not an access.
 
         Keys that are not held are left out. Advice moves blocks up or down in the order in which they leave, never fails for what it

@@ -19,7 +19,12 @@ SCRATCH_BYTES_LIMIT = 1 << 30
 
 
 def scratch_grants(keys: Sequence[BlockKey], *, num_present: int, block_bytes: int) -> tuple[Grant, ...]:
-    """The first keys are held; the others get buffers of this process. Raises CapacityError above 1 GiB."""
+    """The first keys are held; the others get buffers of this process. Raises CapacityError above 1 GiB.
+
+    num_present — -1 where the key before them is not held: then all are refused.
+    """
+    if num_present < 0:
+        return tuple(Grant(key, ReserveOutcome.REFUSED, None) for key in keys)
     wanted = (len(keys) - num_present) * block_bytes
     if wanted > SCRATCH_BYTES_LIMIT:
         raise CapacityError("a reservation without shared memory has at most 1 GiB; reserve in parts", wanted=wanted)

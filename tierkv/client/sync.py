@@ -32,6 +32,7 @@ from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkv.wire.limits import KEYS_PER_CALL
 
 DEFAULT_TIMEOUT_S = 5.0
 _RELEASE_TIMEOUT_S = 5.0
@@ -139,8 +140,11 @@ class Client:
         deadline_s: float,
     ) -> ClientReservation:
         if link.arena is None:
-            reply = self._attachment.call_on(link, "Lookup", verbs.lookup_request(namespace_id, keys), deadline_s)
-            grants = scratch_grants(keys, num_present=len(reply.tiers), block_bytes=block_bytes)
+            chain = keys if parent is None else [parent, *keys[: KEYS_PER_CALL - 1]]
+            verbs.check_keys(keys)
+            reply = self._attachment.call_on(link, "Lookup", verbs.lookup_request(namespace_id, chain), deadline_s)
+            num_present = len(reply.tiers) - (parent is not None)
+            grants = scratch_grants(keys, num_present=num_present, block_bytes=block_bytes)
             return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent, hints=hints)
         request = verbs.reserve_request(namespace_id, keys, parent, hints)
         reply = self._attachment.call_on(link, "Reserve", request, deadline_s)
@@ -297,9 +301,7 @@ class Client:
         finally:
             self.release(lease)
 
-    def advise(
-        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None
-    ) -> int:
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
         return int(self._attachment.call("Advise", verbs.advise_request(namespace_id, keys, hints), timeout_s).advised)
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:

@@ -103,9 +103,8 @@ class Loader:
             here, on_disk = [key for key in here if key in fresh], [key for key in on_disk if key in fresh]
         if here:
             books.host_policy.on_access(here)
-        if books.disk_policy is not None:
-            if on_disk:
-                books.disk_policy.on_access(on_disk)
+        if books.disk_policy is not None and on_disk:
+            books.disk_policy.on_access(on_disk)
 
     def _start_runs(self, entries: list[BlockEntry]) -> tuple[PendingRun, ...]:
         kinds = [self._readiness(entry) for entry in entries]

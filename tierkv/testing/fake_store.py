@@ -255,7 +255,9 @@ class FakeBlockStore:
         backend.reservations[reservation] = self
         reservation.grants = tuple(self._grants(reservation, keys))
         if not reservation.open_keys:  # no commit will take the hints
-            backend.advise([grant.key for grant in reservation.grants if grant.outcome is ReserveOutcome.PRESENT], hints, own_leases=0)
+            backend.advise(
+                [grant.key for grant in reservation.grants if grant.outcome is ReserveOutcome.PRESENT], hints, own_leases=0
+            )
         return reservation
 
     def commit(
@@ -360,9 +362,7 @@ class FakeBlockStore:
         self.release(lease)
         return lease.num_blocks
 
-    def advise(
-        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None
-    ) -> int:
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
         self._enter(namespace_id, keys)
         blocks = self.backend.blocks
         held = [key for key in keys if key in blocks and blocks[key].namespace_id == namespace_id]
