@@ -67,6 +67,8 @@ class LimitSettings:
     reservations: int = 16_384
     lease_ttl_s: float = 120.0
     reservation_ttl_s: float = 60.0
+    requests: int = 4_096
+    """Requests remembered by their id, so that calls of one are one access to each block."""
     miss_history: int = 262_144
     """Evicted keys remembered, to tell `evicted` from `never_seen`."""
     trail_events: int = 65_536

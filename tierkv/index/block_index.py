@@ -62,6 +62,11 @@ class BlockIndex:
             if len(self._history) > self._history_limit:
                 self._history.popitem(last=False)
 
+    def parent_of(self, key: BlockKey) -> BlockKey | None:
+        """The key before `key`; None at the head of a sequence, and for a key without an entry."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.parent
+
     def ancestors(self, key: BlockKey | None) -> list[BlockEntry]:
         """The entry of `key` and those of everything before it, head first, as far as they are known."""
         found: list[BlockEntry] = []

@@ -20,6 +20,7 @@ from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import Extent, MissReason
 from tierkv.placement import planner
+from tierkv.placement.retention import Retention
 from tierkv.policies.base import Cause, Policy, Shortfall
 from tierkv.tiers.base import Tier
 from tierkv.tiers.host import HostTier
@@ -47,6 +48,7 @@ class Residency:
         self.host_policy = host_policy
         self.disk = disk
         self.disk_policy = disk_policy
+        self.retention: Retention[BlockKey] = Retention(host_policy.capacity)
         self.counters: Counter[str] = Counter()
         self.to_demote: list[BlockEntry] = []
         self.to_seal: list[BlockEntry] = []
@@ -160,7 +162,7 @@ class Residency:
 
     def _is_pinned_in_host(self, key: BlockKey) -> bool:
         entry = self.index.get(key)
-        return entry is None or not entry.is_evictable
+        return entry is None or not entry.is_evictable or self.retention.is_retained(key)
 
     def _evict(self, victims: Sequence[BlockKey]) -> None:
         """Victims of the host policy leave, tails first; what must be written goes to the writer heads first, as one piece."""
@@ -255,6 +257,7 @@ class Residency:
         A reserved block that follows stays until its client is done: its commit finds out (`tierkv.placement.saver`).
         """
         self.index.remove(entry, reason)
+        self.retention.forget(entry.key)
         if not self.index.chains.children(entry.key):
             return
         for below in reversed(self.index.descendants(entry.key)):  # children before their parents, so that none has any left
@@ -338,7 +341,7 @@ class Residency:
         if entry.state is not BlockState.FREE:
             return False
         # Nobody else has it: neither who reads it nor what follows it in the arena may be left behind.
-        return entry.pins > 0 or any(
+        return (entry.pins > 0 or self.retention.is_retained(key)) or any(
             not child.is_on_disk for below in self.index.chains.children(key) if (child := self.index.get(below)) is not None
         )
 
@@ -348,6 +351,7 @@ class Residency:
         self.index.check_integrity()
         self.host_policy.check_integrity()
         self.host.check_integrity()
+        self.retention.check_integrity()
         seen: list[Extent] = []
         for entry in self.index:
             expects_host = entry.state in _IN_HOST_POLICY and not entry.is_passing
