@@ -223,7 +223,7 @@ class ArcPolicy(Generic[K]):
                 ghosts.pop(key)
             (t2 if to_t2 else t1).append(key, weights[idx])
         self._touched_at.update(dict.fromkeys(keys, self._now))
-        # The head of a request has an access of its own, the head of a prefetch has none that would make it as young as its tail.
+        # A request accesses its head beside this; that of a prefetch has no access, yet must not leave before what came for it.
         if not is_access and keys:
             self._touched_at.update(dict.fromkeys(head, self._now))
         for entries, weight_before in ((t1, used[0]), (t2, used[1])):
