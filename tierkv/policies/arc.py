@@ -91,6 +91,7 @@ class ArcPolicy(Generic[K]):
         self._w = _W_START
         self._hits_b1 = 0
         self._hits_b2 = 0
+        self._survival = 0
 
     @property
     def used(self) -> int:
@@ -277,6 +278,8 @@ class ArcPolicy(Generic[K]):
         return (self._t1 if key in self._t1 else self._t2).weight(key)
 
     def _evict(self, selector: SuffixSelector[K]) -> tuple[K, ...]:
+        aged = (at for victim in reversed(selector.victims) if (at := self._touched_at[victim]) != _ANCIENT)
+        self._survival = self._now - next(aged, self._now - self._survival)
         for victim in selector.victims:
             del self._touched_at[victim]
             from_t2 = victim in self._t2
@@ -307,6 +310,8 @@ class ArcPolicy(Generic[K]):
             ghost_hits_b2=self._hits_b2,
             p=self._p,
             w=self._w,
+            events=self._now,
+            survival=self._survival,
         )
 
     def check_integrity(self) -> None:

@@ -6,12 +6,19 @@ follow it, tails first, unless one of them is pinned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from tierkv.model.chains import Chains
 
 K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+
+
+class Residents(Protocol[K_contra]):
+    """What a selection asks of a policy's lists."""
+
+    def __contains__(self, key: K_contra) -> bool: ...
 
 
 class SuffixSelector(Generic[K]):
@@ -24,7 +31,7 @@ class SuffixSelector(Generic[K]):
     __slots__ = ("_blocked", "_chains", "_is_pinned", "_resident", "_weight_of", "victims", "weight")
 
     def __init__(
-        self, chains: Chains[K], resident: Container[K], weight_of: Callable[[K], int], is_pinned: Callable[[K], bool]
+        self, chains: Chains[K], resident: Residents[K], weight_of: Callable[[K], int], is_pinned: Callable[[K], bool]
     ) -> None:
         self._chains = chains
         self._resident = resident
