@@ -1,12 +1,14 @@
 """Values ⇄ messages: round trips, and what malformed input gets."""
 
+import dataclasses
+
 import pytest
 
 from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.keys import BlockKey
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.model.outcomes import Durability, MissReason, ReserveOutcome, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, MissReason, PolicyStats, ReserveOutcome, StoreStats, TierName, TierStats
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 
@@ -75,3 +77,7 @@ def test_identity_layout_and_stats_come_back_equal():
     assert messages.identity_of(messages.identity_message(identity)) == identity
     assert messages.layout_of(messages.layout_message(layout)) == layout
     assert messages.stats_of(messages.stats_message(stats)) == stats
+    policy = PolicyStats(TierName.DISK, "arc-age", 1, 2, 3, 4, 5, 6, 7.5, -1.25)
+    for budget in (None, 0, 9):
+        told = dataclasses.replace(stats, policies=(policy,), write_budget_left_bytes=budget)
+        assert messages.stats_of(messages.stats_message(told)) == told
