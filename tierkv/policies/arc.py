@@ -278,7 +278,7 @@ class ArcPolicy(Generic[K]):
         return (self._t1 if key in self._t1 else self._t2).weight(key)
 
     def _evict(self, selector: SuffixSelector[K]) -> tuple[K, ...]:
-        aged = (at for victim in reversed(selector.victims) if (at := self._touched_at[victim]) != _ANCIENT)
+        aged = (at for victim in reversed(selector.victims) if (at := self._touched_at[victim]) > _ANCIENT)
         self._survival = self._now - next(aged, self._now - self._survival)
         for victim in selector.victims:
             del self._touched_at[victim]
