@@ -118,7 +118,7 @@ def test_a_pin_holds_the_blocks_before_it_until_its_end(books, adviser, clock):
     tail = save(books, 3, parent=2)
     adviser.take(tail, Hints(pin_until_s=160.0))
     assert retained(books, 1, 2, 3) == [1, 2, 3]
-    assert books.host_policy.make_room(ROOM_BLOCKS * BLOCK_BYTES, books._is_pinned_in_host) == ()
+    assert books.host_policy.make_room(BLOCK_BYTES, books._is_pinned_in_host) == ()
     clock.advance(59.0)
     adviser.tick()
     assert retained(books, 1, 2, 3) == [1, 2, 3]
