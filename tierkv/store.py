@@ -7,22 +7,35 @@ no I/O happens under it.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-from tierkv.answers import Acquisition, CommitResult, DamagedFrame, PendingRun, ReserveResult, RunResult, VerifyReport
+from tierkv.answers import (
+    Acquisition,
+    CommitResult,
+    DamagedFrame,
+    Explanation,
+    PendingRun,
+    ReserveResult,
+    RunResult,
+    VerifyReport,
+)
 from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
+from tierkv.explain import explain_key, explain_request
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
+from tierkv.index.trail import Trail
 from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, StoreStats
 from tierkv.namespaces import NamespaceTable
+from tierkv.notes import Notes
 from tierkv.observe import Observer
 from tierkv.placement import planner
 from tierkv.placement.advice import Adviser
@@ -32,6 +45,8 @@ from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
 from tierkv.placement.waiting import after_all, promised, resolved
+from tierkv.recall import Recall
+from tierkv.recorder import Recorder
 from tierkv.scrub import Checksum, Finding, scrub
 from tierkv.settings import StoreSettings
 
@@ -39,6 +54,7 @@ __all__ = [
     "Acquisition",
     "CommitResult",
     "DamagedFrame",
+    "Explanation",
     "PendingRun",
     "ReserveResult",
     "RunResult",
@@ -61,6 +77,7 @@ class TieredStore:
         residency: Residency,
         mover: Mover,
         namespaces: NamespaceTable,
+        trail: Trail,
         checksum: Checksum,
         disk_scrub: Callable[[], Iterable[Finding]] | None,
         on_close: Callable[[bool], None],
@@ -89,6 +106,10 @@ class TieredStore:
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
         self._saver = Saver(residency=residency, clock=clock, limits=limits, requests=self._requests, adviser=self._adviser)
         self._observer = Observer(residency, clock)
+        self.trail = trail
+        self.recorder = Recorder(clock=clock, lock=lock, index=residency.index)
+        self._notes = Notes(trail, self.recorder)
+        self._recall = Recall(trail=trail, index=residency.index, namespaces=namespaces, lock=lock)
         self._is_draining = False
         self._is_closing = False
         self._is_closed = False
@@ -111,6 +132,7 @@ class TieredStore:
             self._drop_leases(session)
             self._saver.end_session(session)
             self._requests.end_session(session)
+            self.recorder.end_session(session)
         self._mover.kick()
 
     def has_reservations(self, session: SessionId) -> bool:
@@ -160,6 +182,7 @@ class TieredStore:
             if self._is_draining:
                 raise UnavailableError("the store is draining: it takes nothing new")
             result = self._saver.reserve(session, namespace, keys, parent, hints)
+            self._notes.reserved(session, namespace, keys, parent, result, request=hints.request_id)
         self._mover.kick()
         return result
 
@@ -176,7 +199,9 @@ class TieredStore:
         with self._lock:
             self._check_open()
             self._sessions.check(session)
+            request = self._saver.request_of(session, reservation_id)
             entries = self._saver.commit(session, reservation_id, keys)
+            self._notes.committed(entries, request=request)
             for entry in entries:
                 entry.durability = durability or self._namespaces.get(entry.namespace_id).durability
             durable = self._mover.write_all([entry for entry in entries if entry.durability is Durability.STRICT])
@@ -207,7 +232,7 @@ class TieredStore:
         self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints = NO_HINTS
     ) -> Acquisition:
         """Pins the longest held prefix and starts promoting what is not in the arena. One access per block and request."""
-        self._checked(namespace_id, keys)
+        namespace = self._checked(namespace_id, keys)
         ttl_s = self._settings.limits.lease_ttl_s
         with self._lock:
             self._check_open()
@@ -217,18 +242,21 @@ class TieredStore:
             if held.entries:
                 self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s))
             self._observer.count(held.tiers, miss=held.miss, num_missed=len(keys) - len(held.entries))
+            self._notes.acquired(session, namespace, keys, held.tiers, held.miss, request=hints.request_id)
             extents = tuple(entry.placed_at() for entry in held.entries)
             self._adviser.take(held.entries, hints, own_pins=1)
         for run in held.pending:
-            run.done.add_done_callback(self._count_run_miss)
+            run_keys = keys[run.start_idx : run.start_idx + run.num_blocks]
+            run.done.add_done_callback(functools.partial(self._count_run_miss, namespace_id, run_keys))
         self._mover.kick()
         return Acquisition(lease_id, held.tiers, extents, held.pending, held.miss, ttl_s)
 
-    def _count_run_miss(self, done: Future[RunResult]) -> None:
+    def _count_run_miss(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], done: Future[RunResult]) -> None:
         result = done.result()
         if result.miss is not None:
             with self._lock:
                 self._observer.count((), miss=result.miss, num_missed=1)
+                self._notes.missed(namespace_id, keys[result.num_blocks :], result.miss)
 
     def count_late(self, num_blocks: int) -> None:
         """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
@@ -275,19 +303,21 @@ class TieredStore:
             for entry in entries:
                 if entry.is_busy:
                     raise ConflictError("this block is leased or reserved; release it first", key=entry.key, state=entry.state)
-            return self._forget([entry for entry in entries if entry.namespace_id == namespace_id])
+            return self._forget([entry for entry in entries if entry.namespace_id == namespace_id], "a client deleted them")
 
     def clear(self, namespace_id: NamespaceId) -> Future[int]:
         """Forgets every block of a namespace that is neither leased nor reserved."""
         self._namespaces.get(namespace_id)
         with self._lock:
             self._check_open()
-            return self._forget([entry for entry in self._books.index if entry.namespace_id == namespace_id and not entry.is_busy])
+            idle = [entry for entry in self._books.index if entry.namespace_id == namespace_id and not entry.is_busy]
+            return self._forget(idle, "a client cleared their namespace")
 
-    def _forget(self, entries: list[BlockEntry]) -> Future[int]:
+    def _forget(self, entries: list[BlockEntry], why: str) -> Future[int]:
         """Blocks go from every tier, and what follows them, which nobody could find without them, too."""
         below = [follower for entry in entries for follower in self._books.index.descendants(entry.key)]
         everything = list(dict.fromkeys([*entries, *below]))
+        self._notes.deleted(everything, why)
         on_disk = [entry.key for entry in everything if entry.is_on_disk]
         in_arena = [entry.key for entry in everything if entry.has_host_copy]
         for entry in reversed(entries):
@@ -314,6 +344,7 @@ class TieredStore:
                 reservations=self._saver.reservations,
                 disk_blocks=disk_blocks,
                 disk_failure=None if writer is None else writer.failure,
+                write_budget_left_bytes=None if writer is None else writer.budget_left_bytes,
             )
 
     def flush(self) -> Future[int]:
@@ -351,7 +382,11 @@ class TieredStore:
                 return
             for lease in self._leases.expired(now_s):
                 self._books.counters["leases_expired"] += 1
+                self._notes.lease_expired(lease)
                 self._drop_lease(lease)
+            for reservation in self._saver.reservations.expired(now_s):
+                if not reservation.is_expired:
+                    self._notes.reservation_expired(reservation)
             self._saver.expire()
             self._adviser.tick()
             writer = self._mover.writer
@@ -401,6 +436,7 @@ class TieredStore:
         """Starts the mover's threads; blocks that survived in the arena alone go on to disk where their namespace promises it."""
         self._mover.start()
         with self._lock:
+            self._notes.recovered(list(self._books.index))
             for entry in self._books.index:
                 entry.durability = self._namespaces.durability_of(entry.namespace_id)
             self._write_unwritten()
@@ -432,6 +468,33 @@ class TieredStore:
             for entry in self._books.index:
                 assert entry.pins == pins[id(entry)], (entry.pins, entry.key.hex())
             self._saver.check_integrity()
+            self.trail.check_integrity()
+
+    # -- what happened ---------------------------------------------------------------------------------------------------
+
+    def explain(self, subject: bytes | str, token_ids: Sequence[int] = ()) -> Explanation:
+        """Why a block (its key, or the leading 4 bytes or more) or a request (its id) hit or missed.
+
+        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes
+        milliseconds, hardly any of them under the lock. Raises InvalidRequestError for what cannot be a key, a request id or token
+        ids, and for an abbreviated key that is not unique. Answers after `close` too.
+        """
+        if isinstance(subject, str):
+            return explain_request(self._recall, subject, token_ids)
+        return explain_key(self._recall, subject, token_ids)
+
+    def note_timeout(self, session: SessionId, lease_id: int, start_idx: int) -> None:
+        """A reader gave up waiting for the blocks of its lease from `start_idx` on."""
+        with self._lock:
+            lease = self._leases.get(lease_id, session)
+            if lease is not None and lease.entries:
+                keys = [entry.key for entry in lease.entries[start_idx:]]
+                self._notes.missed(lease.entries[0].namespace_id, keys, MissReason.TIMEOUT)
+
+    def count(self, counter: str, amount: int) -> None:
+        """Adds to a counter of `stats` that a shell keeps, e.g. of bytes that it streamed."""
+        with self._lock:
+            self._books.counters[counter] += amount
 
     # -- helpers; lock held ----------------------------------------------------------------------------------------------
 

@@ -133,6 +133,11 @@ class Saver:
         self._adviser.take([entry for entry in entries if self._books.index.is_current(entry)], reservation.hints)
         return entries
 
+    def request_of(self, session: SessionId, reservation_id: int) -> str:
+        """The id of the request that reserved; empty where it gave none, or the reservation is gone."""
+        reservation = self.reservations.get(reservation_id, session)
+        return "" if reservation is None else reservation.hints.request_id
+
     def _drop_orphans(self, entries: Sequence[BlockEntry]) -> None:
         """What follows a block that went while this one was written could never be found: it goes too."""
         index = self._books.index

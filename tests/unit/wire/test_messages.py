@@ -1,5 +1,7 @@
 """Values ⇄ messages: round trips, and what malformed input gets."""
 
+import dataclasses
+
 import pytest
 
 from tierkv.errors import DataError, InvalidRequestError
@@ -7,7 +9,7 @@ from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import BlockKey
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.model.outcomes import Durability, MissReason, ReserveOutcome, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, MissReason, PolicyStats, ReserveOutcome, StoreStats, TierName, TierStats
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 
@@ -76,6 +78,10 @@ def test_identity_layout_and_stats_come_back_equal():
     assert messages.identity_of(messages.identity_message(identity)) == identity
     assert messages.layout_of(messages.layout_message(layout)) == layout
     assert messages.stats_of(messages.stats_message(stats)) == stats
+    policy = PolicyStats(TierName.DISK, "arc-age", 1, 2, 3, 4, 5, 6, 7.5, -1.25)
+    for budget in (None, 0, 9):
+        told = dataclasses.replace(stats, policies=(policy,), write_budget_left_bytes=budget)
+        assert messages.stats_of(messages.stats_message(told)) == told
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_identity_layout_and_stats_come_back_equal():
     ],
 )
 def test_hints_come_back_equal(hints):
-    assert messages.hints_of(messages.hints_message(hints)) == hints
+    assert messages.hints_of(pb.PutHeader(hints=messages.hints_message(hints)).hints) == hints
 
 
 def test_hints_that_say_nothing_are_not_sent():
@@ -101,8 +107,7 @@ def test_hints_that_say_nothing_are_not_sent():
 
 def test_priorities_have_the_numbers_of_the_protocol():
     for priority in Priority:
-        number = pb.Priority.Value(f"PRIORITY_{priority.name}")
-        assert messages.hints_of(pb.Hints(priority=number)).priority is priority
+        assert messages.hints_of(pb.Hints(priority=f"PRIORITY_{priority.name}")).priority is priority
 
 
 @pytest.mark.parametrize(
