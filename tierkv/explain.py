@@ -5,7 +5,6 @@ They read and change nothing. What they can tell ends where the trail ends (`tie
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from tierkv.answers import ExplainedEvent, Explanation
 from tierkv.errors import InvalidRequestError
 from tierkv.index.trail import TrailEvent, What, events_of_key
 from tierkv.lookalikes import FirstBlock, describe, first_blocks, nearest
-from tierkv.model.hints import REQUEST_ID_BYTES
+from tierkv.model.hints import check_request_id
 from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import MissReason, TierName
@@ -67,8 +66,7 @@ def explain_request(recall: Recall, request_id: str, token_ids: Sequence[int] = 
 
     token_ids — as for `explain_key`, of the request's first block. Raises InvalidRequestError for an id that cannot be one.
     """
-    if not 0 < len(request_id.encode()) <= REQUEST_ID_BYTES:
-        raise InvalidRequestError("a request id has 1 to 64 bytes", request=request_id)
+    check_request_id(request_id)
     events = recall.events()
     own_events = [event for event in events if event.request == request_id]
     if not own_events:
@@ -86,9 +84,10 @@ def explain_request(recall: Recall, request_id: str, token_ids: Sequence[int] = 
     all_missed = {missed_key for event in own_events if event.what is What.MISSED for missed_key in event.keys}
     total = sum(hits.values()) + len(all_missed)
     sentence = f"found {_counted(hits)} of {total}; the first that missed, {_name(key)}, was not held: {why}"
-    others = [event for event in key_events if event.request != request_id]
-    told = heapq.merge(_told(own_events), _told(others, name=_name(key)), key=lambda event: event.at_s)
-    return Explanation(None, request_id, False, tier, miss, sentence, tuple(told)[-EVENTS_SHOWN:])
+    of_block = {id(event) for event in key_events}
+    both = [event for event in events if event.request == request_id or id(event) in of_block]
+    names = ["" if event.request == request_id else _name(key) for event in both]
+    return Explanation(None, request_id, False, tier, miss, sentence, _told(both, names))
 
 
 # What follows is in the order of the questions: which key, where is it, why is it not there, what of the request.
@@ -229,9 +228,10 @@ def _nothing_of(noun: str, events: Sequence[TrailEvent]) -> str:
     return f"nothing is remembered of this {noun}; it was never seen, or longer ago than the trail reaches ({reach})"
 
 
-def _told(events: Sequence[TrailEvent], *, name: str = "") -> tuple[ExplainedEvent, ...]:
-    """Events as they are shown. name — of the block, where events of several things are shown together."""
-    return tuple(ExplainedEvent(event.at_ns / 1e9, event.what.value, _why(event, name)) for event in events[-EVENTS_SHOWN:])
+def _told(events: Sequence[TrailEvent], names: Sequence[str] | None = None) -> tuple[ExplainedEvent, ...]:
+    """The latest of events as they are shown. names — of the block that each is about, where several things are shown together."""
+    rows = list(zip(events, names or [""] * len(events), strict=True))[-EVENTS_SHOWN:]
+    return tuple(ExplainedEvent(event.at_ns / 1e9, event.what.value, _why(event, name)) for event, name in rows)
 
 
 def _why(event: TrailEvent, name: str) -> str:

@@ -11,6 +11,7 @@ from tierkv.answers import ReserveResult
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import Lease, Reservation, SessionId
 from tierkv.index.trail import Trail, What
+from tierkv.model.hints import Hints, Priority
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import MissReason, ReserveOutcome, TierName
@@ -81,10 +82,20 @@ class Notes:
             block_tokens = namespace.layout.block_tokens
             self._recorder.reserved(session, keys, result.outcomes, parent, block_tokens, request=request)
 
-    def committed(self, entries: Sequence[BlockEntry], *, request: str = "") -> None:
+    def committed(self, entries: Sequence[BlockEntry], hints: Hints) -> None:
+        """A commit, and what its reservation said of the blocks' future."""
         if entries:
+            keys, namespace_id = tuple(entry.key for entry in entries), entries[0].namespace_id
+            self._trail.note(What.SAVED, keys, tier=TierName.HOST, request=hints.request_id, namespace=namespace_id)
+            self.advised(namespace_id, entries, hints)
+
+    def advised(self, namespace_id: NamespaceId, entries: Sequence[BlockEntry], hints: Hints) -> None:
+        """What a call said of the future of blocks, if it said anything."""
+        advice = _advice_of(hints)
+        if advice:
+            what = What.ADVISED if hints.pin_until_s is None else What.PINNED
             keys = tuple(entry.key for entry in entries)
-            self._trail.note(What.SAVED, keys, tier=TierName.HOST, request=request, namespace=entries[0].namespace_id)
+            self._trail.note(what, keys, advice, request=hints.request_id, namespace=namespace_id)
 
     def deleted(self, entries: Sequence[BlockEntry], why: str) -> None:
         self._trail.note(What.DELETED, tuple(entry.key for entry in entries), why)
@@ -103,3 +114,16 @@ class Notes:
     def reservation_expired(self, reservation: Reservation) -> None:
         why = "reserved, but not committed in time"
         self._trail.note(What.EXPIRED, tuple(reservation.granted), why, miss=MissReason.TIMEOUT)
+
+
+def _advice_of(hints: Hints) -> str:
+    said = []
+    if hints.session_closed:
+        said.append("session closed")
+    if hints.expected_idle_s is not None:
+        said.append(f"wanted again in {hints.expected_idle_s:g} s")
+    if hints.priority is not Priority.NORMAL:
+        said.append(f"priority {hints.priority}")
+    if hints.pin_until_s is not None:
+        said.append(f"pinned until {hints.pin_until_s:.0f} s since 1970")
+    return ", ".join(said)

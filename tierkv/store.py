@@ -131,8 +131,8 @@ class TieredStore:
                 return
             self._drop_leases(session)
             self._saver.end_session(session)
-            self._requests.end_session(session)
             self.recorder.end_session(session)
+            self._requests.end_session(session)
         self._mover.kick()
 
     def has_reservations(self, session: SessionId) -> bool:
@@ -199,9 +199,9 @@ class TieredStore:
         with self._lock:
             self._check_open()
             self._sessions.check(session)
-            request = self._saver.request_of(session, reservation_id)
+            hints = self._saver.hints_of(session, reservation_id)
             entries = self._saver.commit(session, reservation_id, keys)
-            self._notes.committed(entries, request=request)
+            self._notes.committed(entries, hints)
             for entry in entries:
                 entry.durability = durability or self._namespaces.get(entry.namespace_id).durability
             durable = self._mover.write_all([entry for entry in entries if entry.durability is Durability.STRICT])
@@ -240,23 +240,26 @@ class TieredStore:
             lease_id = self._leases.next_id()
             held = self._loader.hold(namespace_id, keys, reader=session, request_id=hints.request_id)
             if held.entries:
-                self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s))
+                self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s, hints.request_id))
             self._observer.count(held.tiers, miss=held.miss, num_missed=len(keys) - len(held.entries))
             self._notes.acquired(session, namespace, keys, held.tiers, held.miss, request=hints.request_id)
             extents = tuple(entry.placed_at() for entry in held.entries)
             self._adviser.take(held.entries, hints, own_pins=1)
+            self._notes.advised(namespace_id, held.entries, hints)
         for run in held.pending:
             run_keys = keys[run.start_idx : run.start_idx + run.num_blocks]
-            run.done.add_done_callback(functools.partial(self._count_run_miss, namespace_id, run_keys))
+            run.done.add_done_callback(functools.partial(self._count_run_miss, namespace_id, run_keys, hints.request_id))
         self._mover.kick()
         return Acquisition(lease_id, held.tiers, extents, held.pending, held.miss, ttl_s)
 
-    def _count_run_miss(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], done: Future[RunResult]) -> None:
+    def _count_run_miss(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], request_id: str, done: Future[RunResult]
+    ) -> None:
         result = done.result()
         if result.miss is not None:
             with self._lock:
                 self._observer.count((), miss=result.miss, num_missed=1)
-                self._notes.missed(namespace_id, keys[result.num_blocks :], result.miss)
+                self._notes.missed(namespace_id, keys[result.num_blocks :], result.miss, request=request_id)
 
     def count_late(self, num_blocks: int) -> None:
         """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
@@ -290,6 +293,7 @@ class TieredStore:
             known = [entry for key in keys if (entry := self._books.index.get(key)) is not None]
             held = [entry for entry in known if entry.is_held and entry.namespace_id == namespace_id]
             self._adviser.take(held, hints)
+            self._notes.advised(namespace_id, held, hints)
             return len(held)
 
     # -- forget ----------------------------------------------------------------------------------------------------------
@@ -489,7 +493,7 @@ class TieredStore:
             lease = self._leases.get(lease_id, session)
             if lease is not None and lease.entries:
                 keys = [entry.key for entry in lease.entries[start_idx:]]
-                self._notes.missed(lease.entries[0].namespace_id, keys, MissReason.TIMEOUT)
+                self._notes.missed(lease.entries[0].namespace_id, keys, MissReason.TIMEOUT, request=lease.request_id)
 
     def count(self, counter: str, amount: int) -> None:
         """Adds to a counter of `stats` that a shell keeps, e.g. of bytes that it streamed."""

@@ -14,6 +14,7 @@ from tierkv.cli.main import app
 from tierkv.client import connect
 from tierkv.client.observer import Observer
 from tierkv.errors import CapacityError, UnavailableError
+from tierkv.model.hints import Hints
 from tierkv.model.keys import chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -89,6 +90,18 @@ def test_the_same_tokens_under_another_tenant_are_named(run_dir, tmp_path):
     assert (told["found"], told["reason"]) == (False, "namespace")
     assert "tenant ('carl' here, 'anna' there)" in told["sentence"]
     assert [event["what"] for event in told["events"]] == ["missed"]
+
+
+def test_a_request_is_found_by_its_name_from_another_process(run_dir):
+    with connect(run_dir) as client:
+        namespace_id = client.register(ANNA, LAYOUT).namespace_id
+        _, keys = sequence(namespace_id, 3, seed=55)
+        put(client, namespace_id, keys[:2])
+        client.release(client.acquire(namespace_id, keys, hints=Hints(request_id="deadbeef")))
+    told = explained(run_dir, "request:deadbeef")
+    assert (told["request"], told["found"], told["tier"], told["reason"]) == ("deadbeef", False, "host", "never_seen")
+    assert told["sentence"].startswith("found 2 blocks (2 host) of 3")
+    assert {event["what"] for event in told["events"]} == {"hit", "missed"}
 
 
 def test_nobody_ever_saw_it(run_dir):

@@ -6,6 +6,7 @@ import pytest
 
 from tierkv.assemble import open_tiered_store
 from tierkv.embedded import EmbeddedStore
+from tierkv.model.hints import Hints, Priority
 from tierkv.model.keys import chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -112,6 +113,43 @@ def test_damage_is_told_as_a_miss_with_its_blocks(open_store, tmp_path):
         told = store.explain(keys[2])
         assert (told.found, told.miss) == (False, MissReason.CHECKSUM)
         assert "missed" in names(told)
+
+
+def test_a_request_is_followed_by_its_name_through_load_and_save(open_store):
+    with open_store() as store:
+        namespace_id, keys = saved(store, blocks=3)
+        whole = chain_keys(namespace_id, range(4 * 5), block_tokens=4)
+        store.delete(namespace_id, keys[2:])
+        named = Hints(request_id="chat-17")
+        store.release(store.acquire(namespace_id, whole, hints=named))
+        store.put(namespace_id, whole[2:], [memoryview(key * 256) for key in whole[2:]], parent=whole[1], hints=named)
+        told = store.explain("chat-17")
+        assert (told.key, told.request_id, told.found, told.tier) == (None, "chat-17", False, TierName.HOST)
+        assert told.miss is MissReason.EVICTED
+        assert told.reason.startswith("found 2 blocks (2 host) of 5; the first that missed")
+        assert told.reason.endswith("a client deleted them")
+        assert [what for what in names(told) if what in {"hit", "missed", "saved", "deleted"}] == [
+            "saved",
+            "deleted",
+            "hit",
+            "missed",
+            "saved",
+        ]
+        store.release(store.acquire(namespace_id, whole, hints=Hints(request_id="chat-18")))
+        told = store.explain("chat-18")
+        assert (told.found, told.reason) == (True, "found all of its 5 blocks (5 host)")
+
+
+def test_advice_is_told_with_what_was_said(open_store):
+    with open_store() as store:
+        namespace_id, keys = saved(store)
+        store.advise(namespace_id, keys[:2], Hints(session_closed=True, expected_idle_s=1.5, priority=Priority.LOW))
+        store.advise(namespace_id, keys[2:], Hints(pin_until_s=60.0))
+        store.release(store.acquire(namespace_id, keys, hints=Hints(request_id="r")))
+        advised = [event for event in store.explain(keys[0]).events if event.what == "advised"]
+        assert [event.why for event in advised] == ["2 blocks: session closed, wanted again in 1.5 s, priority low"]
+        pinned = [event for event in store.explain(keys[3]).events if event.what in {"pinned", "advised"}]
+        assert [(event.what, event.why) for event in pinned] == [("pinned", "2 blocks: pinned until 60 s since 1970")]
 
 
 def test_a_cleared_namespace_is_told(open_store):

@@ -133,10 +133,10 @@ class Saver:
         self._adviser.take([entry for entry in entries if self._books.index.is_current(entry)], reservation.hints)
         return entries
 
-    def request_of(self, session: SessionId, reservation_id: int) -> str:
-        """The id of the request that reserved; empty where it gave none, or the reservation is gone."""
+    def hints_of(self, session: SessionId, reservation_id: int) -> Hints:
+        """What the call that reserved said of its blocks."""
         reservation = self.reservations.get(reservation_id, session)
-        return "" if reservation is None else reservation.hints.request_id
+        return NO_HINTS if reservation is None else reservation.hints
 
     def _drop_orphans(self, entries: Sequence[BlockEntry]) -> None:
         """What follows a block that went while this one was written could never be found: it goes too."""

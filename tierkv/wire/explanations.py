@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tierkv.answers import ExplainedEvent, Explanation, RecordedRequest
 from tierkv.errors import InvalidRequestError
+from tierkv.model.hints import check_request_id
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.messages import miss_number, miss_of, tier_number, tier_of
 
@@ -14,9 +15,10 @@ _TOKEN_BYTES = 4
 
 
 def explain_message(subject: bytes | str, token_ids: Sequence[int]) -> pb.ExplainRequest:
-    """subject — a key or its leading bytes, or a request id. Raises InvalidRequestError for token ids that cannot be."""
+    """subject — a key or its leading bytes, or a request id. Raises InvalidRequestError for an id or token ids that cannot be."""
     packed = pack_token_ids(token_ids)
     if isinstance(subject, str):
+        check_request_id(subject)
         return pb.ExplainRequest(request_id=subject, token_ids=packed)
     return pb.ExplainRequest(key=subject, token_ids=packed)
 

@@ -135,7 +135,7 @@ class CountingLock:
 
 def test_reading_takes_the_lock_and_noting_relies_on_it(clock):
     lock = CountingLock()
-    trail = Trail(events=10, keys=10, clock=clock, lock=lock)
+    trail = Trail(events=10, keys=10, clock=clock, lock=lock)  # type: ignore[arg-type]  # as much of a lock as is needed
     trail.note(What.SAVED, KEYS[:1])
     assert lock.taken == 0
     trail.of_key(KEYS[0])

@@ -110,6 +110,7 @@ async def test_what_is_refused_says_so(rig):
         ({}, "give one"),
         ({"key": b"abc"}, "at least 4"),
         ({"request_id": "x" * 65}, "64 bytes"),
+        ({"request_id": ""}, "not empty"),
         ({"key": b"abcd", "token_ids": b"123"}, "4 bytes an id"),
     ],
 )

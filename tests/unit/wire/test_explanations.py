@@ -50,6 +50,12 @@ def test_malformed_questions_are_not_taken(message, sentence):
         explanations.explain_subject_of(message)
 
 
+@pytest.mark.parametrize("request_id", ["", "x" * 65, "\udcff"])
+def test_malformed_request_ids_are_not_sent(request_id):
+    with pytest.raises(InvalidRequestError, match="request id"):
+        explanations.explain_message(request_id, [])
+
+
 def test_a_recorded_request_comes_back_equal():
     request = RecordedRequest(12.5, 48, (2**64 - 1, 0, 7), 16, 3, 2)
     assert explanations.recorded_of(explanations.recorded_message(request)) == request
