@@ -2,6 +2,20 @@
 
 from tierkv.policies.arc import ArcPolicy, ArcSnapshot, Rule
 from tierkv.policies.base import Admission, Cause, Policy, PolicyState, Shortfall
+from tierkv.policies.image import PolicyImage, RestorablePolicy, Weighted
 from tierkv.policies.lru import LruPolicy
 
-__all__ = ["Admission", "ArcPolicy", "ArcSnapshot", "Cause", "LruPolicy", "Policy", "PolicyState", "Rule", "Shortfall"]
+__all__ = [
+    "Admission",
+    "ArcPolicy",
+    "ArcSnapshot",
+    "Cause",
+    "LruPolicy",
+    "Policy",
+    "PolicyImage",
+    "PolicyState",
+    "RestorablePolicy",
+    "Rule",
+    "Shortfall",
+    "Weighted",
+]

@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from tierkv.errors import InvalidRequestError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.chains import Chains
 from tierkv.policies.base import Admission, Cause, PolicyState, Shortfall
 from tierkv.policies.ghosts import GhostLists
+from tierkv.policies.image import PolicyImage
 from tierkv.policies.recency import RecencyList
 from tierkv.policies.suffix import SuffixSelector, num_fitting
 
@@ -79,7 +80,6 @@ class ArcPolicy(Generic[K]):
         self.capacity = capacity
         self.rule = rule
         self._chains: Chains[K] = Chains() if chains is None else chains
-        self._cap = max(1, capacity // _CAP_SHARE) if rule is not Rule.PAPER else capacity
         self._t1: RecencyList[K] = RecencyList()
         self._t2: RecencyList[K] = RecencyList()
         self._ghosts: GhostLists[K] = GhostLists()
@@ -130,41 +130,30 @@ class ArcPolicy(Generic[K]):
         head: Sequence[K] = (),
         spent: int = 0,
     ) -> Admission[K]:
-        num_wanted = self._num_allowed(weights, spent) if cause is Cause.SAVE else len(keys)
-        wanted, sizes = keys[:num_wanted], weights[:num_wanted]
+        num_wanted = self._num_wanted(weights, cause, spent)
+        before, after_b2 = self._learn(keys[:num_wanted], cause)
+        sizes = weights[:num_wanted]
         free = self.capacity - self.used
         needed = sum(sizes) - free
-        ghosts = [key for key in wanted if key in self._ghosts]
-        before = self._p, self._w
-        if cause is not Cause.PREFETCH:
-            self._now += 1
-            for key in ghosts:
-                self._adapt(key)
         num_admitted = num_wanted
         victims: tuple[K, ...] = ()
         if needed > 0:
-            after_b2 = bool(ghosts) and ghosts[0] in self._ghosts.b2
             selector = self._collect(needed, is_pinned, after_b2=after_b2)
             if selector.weight < needed:
                 num_admitted = num_fitting(sizes, free + selector.weight)
                 selector = self._collect(sum(sizes[:num_admitted]) - free, is_pinned, after_b2=after_b2)
-            victims = self._evict(selector)
-        if num_admitted == 0:
-            self._p, self._w = before  # nothing has changed
-        self._insert(wanted[:num_admitted], sizes, head, is_access=cause is not Cause.PREFETCH)
-        if num_admitted < num_wanted:
-            return Admission(num_admitted, victims, Shortfall.PINNED)
-        if num_wanted < len(keys):
-            self._pass_by(keys[num_wanted:], weights[num_wanted:])
-            return Admission(num_admitted, victims, Shortfall.CAP)
-        return Admission(num_admitted, victims)
+            victims = tuple(selector.victims)
+        shortfall = Shortfall.PINNED if num_admitted < num_wanted else Shortfall.CAP if num_wanted < len(keys) else None
+        outcome = Admission(num_admitted, victims, shortfall)
+        self._apply(keys, weights, outcome, cause=cause, head=head, before=before)
+        return outcome
 
     def make_room(self, weight: int, is_pinned: Callable[[K], bool]) -> tuple[K, ...]:
         selector = self._collect(weight, is_pinned, after_b2=False)
         if selector.weight < weight:
             return ()
-        victims = self._evict(selector)
-        self._trim_ghosts()
+        victims = tuple(selector.victims)
+        self.let_go(victims)
         return victims
 
     def on_remove(self, key: K) -> None:
@@ -178,14 +167,27 @@ class ArcPolicy(Generic[K]):
 
     # -- who comes in ----------------------------------------------------------------------------------------------------
 
-    def _num_allowed(self, weights: Sequence[int], spent: int) -> int:
+    def _num_wanted(self, weights: Sequence[int], cause: Cause, spent: int) -> int:
         """How many leading entries one request may add: what fits without anybody leaving, or else its share of a full cache."""
+        if cause is not Cause.SAVE:
+            return len(weights)
         total = sum(weights)
-        allowed = max(self.capacity - self.used, self._cap - spent)
+        cap = self.capacity if self.rule is Rule.PAPER else max(1, self.capacity // _CAP_SHARE)
+        allowed = max(self.capacity - self.used, cap - spent)
         if total <= allowed:
             return len(weights)
         # The first entry may be heavier than the share, not than the cache; a request adds something.
         return max(num_fitting(weights, allowed), int(spent == 0 and weights[0] <= self.capacity))
+
+    def _learn(self, keys: Sequence[K], cause: Cause) -> tuple[tuple[float, float], bool]:
+        """A request asks for these entries. Returns p and w as they were, and whether the first ghost among the keys is in B2."""
+        ghosts = [key for key in keys if key in self._ghosts]
+        before, after_b2 = (self._p, self._w), bool(ghosts) and ghosts[0] in self._ghosts.b2
+        if cause is not Cause.PREFETCH:
+            self._now += 1
+            for key in ghosts:
+                self._adapt(key)
+        return before, after_b2
 
     def _adapt(self, key: K) -> None:
         """A request came back for a ghost: the list it left was too small. Sizes are taken while it is still a ghost."""
@@ -200,6 +202,25 @@ class ArcPolicy(Generic[K]):
             step = max(1.0, b1.total / b2.total) * b2.weight(key)
             self._p = max(0.0, self._p - step)
             self._w = min(_W_LIMIT, self._w + _W_STEP * step / self.capacity)
+
+    def _apply(
+        self,
+        keys: Sequence[K],
+        weights: Sequence[int],
+        outcome: Admission[K],
+        *,
+        cause: Cause,
+        head: Sequence[K],
+        before: tuple[float, float],
+    ) -> None:
+        """Does what was decided. before — p and w if nobody is admitted: then nothing has been learnt."""
+        num_admitted = outcome.num_admitted
+        if num_admitted == 0:
+            self._p, self._w = before
+        self._evict(outcome.victims)
+        self._insert(keys[:num_admitted], weights, head, is_access=cause is not Cause.PREFETCH)
+        if outcome.shortfall is Shortfall.CAP:
+            self._pass_by(keys[num_admitted:], weights[num_admitted:])
 
     def _insert(self, keys: Sequence[K], weights: Sequence[int], head: Sequence[K], *, is_access: bool) -> None:
         """Takes entries in, tail first: ghosts into T2 (without an access: into the list they left), others into T1."""
@@ -259,12 +280,15 @@ class ArcPolicy(Generic[K]):
     def _weight_of(self, key: K) -> int:
         return (self._t1 if key in self._t1 else self._t2).weight(key)
 
-    def _evict(self, selector: SuffixSelector[K]) -> tuple[K, ...]:
-        for victim in selector.victims:
+    def let_go(self, keys: Sequence[K]) -> None:
+        self._evict(keys)
+        self._trim_ghosts()
+
+    def _evict(self, victims: Sequence[K]) -> None:
+        for victim in victims:
             del self._touched_at[victim]
             from_t2 = victim in self._t2
             self._ghosts.append(victim, (self._t2 if from_t2 else self._t1).pop(victim), to_b2=from_t2)
-        return tuple(selector.victims)
 
     def _trim_ghosts(self) -> None:
         ghosts = self._ghosts
@@ -276,6 +300,48 @@ class ArcPolicy(Generic[K]):
             ghosts.drop_oldest_of(ghosts.b1)
         while self.used + ghosts.total > 2 * self.capacity:
             ghosts.drop_oldest_of(ghosts.b2)
+
+    # -- copied out, put back, led along ----------------------------------------------------------------------------------
+
+    def export_image(self) -> PolicyImage[K]:
+        lists = (self._t1.export(), self._t2.export(), self._ghosts.b1.export(), self._ghosts.b2.export())
+        steering = (self._now, self._p, self._w, self._hits_b1, self._hits_b2)
+        return PolicyImage(f"arc-{self.rule}", self.capacity, *steering, *lists, dict(self._touched_at), self._ghosts.order())
+
+    def restore_image(self, image: PolicyImage[K]) -> None:
+        if not image.name.startswith("arc-"):
+            raise DataError("this is the state of another policy", found=image.name, policy=f"arc-{self.rule}")
+        self.capacity = image.capacity
+        self._now, self._p, self._w = image.now, image.p, image.w
+        self._hits_b1, self._hits_b2 = image.hits_b1, image.hits_b2
+        self._t1.restore(image.t1)
+        self._t2.restore(image.t2)
+        self._ghosts.restore(image)
+        self._touched_at = dict(image.touched_at)
+        self._trim_ghosts()  # another rule may keep less
+
+    def replay_admit(
+        self,
+        keys: Sequence[K],
+        weights: Sequence[int],
+        outcome: Admission[K],
+        *,
+        cause: Cause,
+        head: Sequence[K] = (),
+        spent: int = 0,
+    ) -> None:
+        before, _ = self._learn(keys[: self._num_wanted(weights, cause, spent)], cause)
+        self._apply(keys, weights, outcome, cause=cause, head=head, before=before)
+
+    def pass_time(self, num_events: int) -> None:
+        self._now += num_events
+
+    def resize(self, capacity: int) -> tuple[K, ...]:
+        self.capacity = capacity
+        self._p = min(self._p, float(capacity))
+        victims = self.make_room(self.used - capacity, lambda _: False) if self.used > capacity else ()
+        self._trim_ghosts()
+        return victims
 
     # -- what it tells ---------------------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ class Policy(Protocol[K]):
     2. `on_access`, `on_remove` and `expire_first` are called for resident keys only, `on_access` head first.
     3. Weights are positive and do not change while an entry is resident.
     4. Who is pinned, or being admitted, has only pinned ancestors, or the policy may find out at the cost of a walk.
+    5. A sequence that was passed in is not changed afterwards: what follows the policy may keep it instead of a copy.
 
     The implementation must:
     1. Admit the longest leading run that fits and is allowed. Victims were resident and not pinned; when the call returns they

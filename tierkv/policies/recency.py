@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
+from tierkv.policies.image import Weighted
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -71,6 +73,15 @@ class RecencyList(Generic[K]):
         key, weight = self._weights.popitem(last=False)
         self.total -= weight
         return key
+
+    def export(self) -> Weighted[K]:
+        """A copy. O(n)."""
+        return Weighted(list(self._weights), list(self._weights.values()))
+
+    def restore(self, entries: Weighted[K]) -> None:
+        """Becomes the list that `entries` was copied from. O(n)."""
+        self._weights = OrderedDict(zip(entries.keys, entries.weights, strict=True))
+        self.total = sum(entries.weights)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless weights are positive and sum to `total`. O(n)."""

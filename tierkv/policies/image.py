@@ -1,0 +1,87 @@
+"""Images: all that a policy knows, copied out and put back, and the events by which a second policy follows a first.
+
+An image and the outcomes of what came after it give the same policy again: same lists, same order, same moments (`docs/format.md`,
+"Policy state"). Who is pinned is not known then, so that victims are told, not chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from tierkv.policies.base import Admission, Cause, Policy
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted(Generic[K]):
+    """A recency list, least recent first: keys and, one for each, their weights."""
+
+    keys: list[K] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyImage(Generic[K]):
+    """All that a policy knows. Lists it does not have are empty.
+
+    name — as in `PolicyState`; now — its time in events; touched_at — by resident key, the moment of its last access; ghost_order —
+    the keys of b1 and b2, who left longest ago first.
+    """
+
+    name: str
+    capacity: int
+    now: int = 0
+    p: float = 0.0
+    w: float = 0.0
+    hits_b1: int = 0
+    hits_b2: int = 0
+    t1: Weighted[K] = field(default_factory=Weighted)
+    t2: Weighted[K] = field(default_factory=Weighted)
+    b1: Weighted[K] = field(default_factory=Weighted)
+    b2: Weighted[K] = field(default_factory=Weighted)
+    touched_at: dict[K, int] = field(default_factory=dict)
+    ghost_order: list[K] = field(default_factory=list)
+
+
+class RestorablePolicy(Policy[K], Protocol[K]):
+    """A policy that can be copied out, put back and led through what another one decided.
+
+    The caller guarantees that told outcomes are those of a policy in the same state; whatever else is told, the policy may raise
+    KeyError and is to be restored anew.
+    """
+
+    def export_image(self) -> PolicyImage[K]:
+        """A copy of everything. O(n), copies of whole lists only."""
+        ...
+
+    def restore_image(self, image: PolicyImage[K]) -> None:
+        """Becomes the policy that `image` was taken of, its capacity included. Raises DataError for one of another kind, and changes nothing."""
+        ...
+
+    def replay_admit(
+        self,
+        keys: Sequence[K],
+        weights: Sequence[int],
+        outcome: Admission[K],
+        *,
+        cause: Cause,
+        head: Sequence[K] = (),
+        spent: int = 0,
+    ) -> None:
+        """`admit`, with the outcome told."""
+        ...
+
+    def let_go(self, keys: Sequence[K]) -> None:
+        """These resident entries leave, whoever decided it, as victims do."""
+        ...
+
+    def pass_time(self, num_events: int) -> None:
+        """So many events went by of which nothing else remains."""
+        ...
+
+    def resize(self, capacity: int) -> tuple[K, ...]:
+        """The capacity is another one from now on; returns who had to leave for it. Nobody may be pinned."""
+        ...
