@@ -260,12 +260,14 @@ class TieredStore:
             return self._forget([entry for entry in self._books.index if entry.namespace_id == namespace_id and not entry.is_busy])
 
     def _forget(self, entries: list[BlockEntry]) -> Future[int]:
-        on_disk = [entry.key for entry in entries if entry.is_on_disk]
-        in_arena = [entry.key for entry in entries if entry.has_host_copy]
-        for entry in entries:
-            self._books.lose_disk(entry.key, None)
-            if entry.has_host_copy:
-                self._books.lose_host(entry, None)
+        """Blocks go from every tier, and what follows them, which nobody could find without them, too."""
+        below = [follower for entry in entries for follower in self._books.index.descendants(entry.key)]
+        everything = list(dict.fromkeys([*entries, *below]))
+        on_disk = [entry.key for entry in everything if entry.is_on_disk]
+        in_arena = [entry.key for entry in everything if entry.has_host_copy]
+        for entry in reversed(entries):
+            if self._books.index.is_current(entry):
+                self._books.drop(entry, None)
         forgotten = [self._mover.forget(in_arena)]
         if on_disk and self._mover.writer is not None:
             forgotten.append(_without_result(self._mover.writer.delete(on_disk)))

@@ -18,6 +18,7 @@ from tierkv.index.entry import BlockEntry
 from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import MissReason
+from tierkv.placement.planner import plan_chains
 from tierkv.placement.residency import Residency
 from tierkv.placement.waiting import promised
 from tierkv.placement.worker import Worker
@@ -68,6 +69,8 @@ class DiskWriter:
     def stop(self) -> None:
         """Ends the thread; blocks that are queued stay unwritten, keys that are to be forgotten are forgotten."""
         self._worker.stop()
+        if self._books.to_unwrite:
+            self.delete(list(self._books.to_unwrite))
         self._delete(self._deletes)
         self._deletes.clear()
 
@@ -126,6 +129,9 @@ class DiskWriter:
         with self._lock:  # both at once: a block that was deleted and committed again must not be written before it is deleted
             deletes = list(self._deletes)
             self._deletes.clear()
+            if self._books.to_unwrite:
+                deletes.append((list(self._books.to_unwrite), promised()))
+                self._books.to_unwrite.clear()
             batch = self._take_batch()
         self._delete(deletes)
         if not batch:
@@ -167,11 +173,12 @@ class DiskWriter:
         """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
         victims: list[BlockKey] = []
         admitted: list[BlockEntry] = []
-        for entry in dict.fromkeys(batch):  # who checked a block on its way to disk may have queued it once more
-            room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
-            if room is not None:
-                victims.extend(room)
-                admitted.append(entry)
+        # Who checked a block on its way to disk may have queued it once more.
+        wanted = [entry for entry in dict.fromkeys(batch) if self._is_wanted(entry)]
+        for chain in plan_chains(wanted):
+            gone, num_admitted = self._books.plan_disk_room(chain)
+            victims.extend(gone)
+            admitted.extend(chain[:num_admitted])
         return victims, admitted
 
     def _is_wanted(self, entry: BlockEntry) -> bool:

@@ -15,7 +15,7 @@ from tierkv.index.holds import HoldTable, Reservation, SessionId
 from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.model.lifecycle import BlockEvent
 from tierkv.model.namespace import Namespace
-from tierkv.model.outcomes import ReserveOutcome
+from tierkv.model.outcomes import MissReason, ReserveOutcome
 from tierkv.placement.residency import Residency
 from tierkv.settings import LimitSettings
 
@@ -32,17 +32,18 @@ class Saver:
         self.reservations: HoldTable[Reservation] = HoldTable(limit=limits.reservations, noun="reservation")
 
     def reserve(self, session: SessionId, namespace: Namespace, keys: Sequence[BlockKey], parent: BlockKey | None) -> ReserveResult:
-        """One outcome per key; where there is no room for a key, all later ones that are not held are refused too."""
+        """One outcome per key; where there is no room for a key, all later ones that are not held are refused too.
+
+        Nothing is granted behind a parent that is not held: nobody could ever find it.
+        """
         if parent is not None and len(parent) != KEY_BYTES:
             raise InvalidRequestError("a parent key has 32 bytes", length=len(parent), parent=parent)
         books = self._books
         reservation_id = self.reservations.next_id()
         outcomes, fresh, present = self._classify(namespace, keys, parent)
-        for entry in present:  # making room for the tail of a chain must not take its head
-            books.pin(entry)
-        placed = books.place(fresh, BlockEvent.RESERVE)
-        for entry in present:
-            books.unpin(entry)
+        head = books.index.ancestors(parent)
+        is_orphan = parent is not None and not head
+        placed = 0 if is_orphan else books.reserve(fresh, head + present)
         granted = {entry.key: entry for entry in fresh[:placed]}
         for entry in fresh[:placed]:
             books.index.add(entry)
@@ -50,6 +51,8 @@ class Saver:
             self.reservations.add(Reservation(reservation_id, session, dict(granted), self._clock.monotonic_s() + self._ttl_s))
         books.host.grant([entry.placed_at() for entry in granted.values()])
         books.counters["reserve_refused"] += len(fresh) - placed
+        if is_orphan:
+            books.counters["reserve_orphans"] += len(fresh)
         for idx, key in enumerate(keys):
             if outcomes[idx] is ReserveOutcome.GRANTED and key not in granted:
                 outcomes[idx] = ReserveOutcome.REFUSED
@@ -96,7 +99,15 @@ class Saver:
             entry.moves += 1  # the scribe's
             self._books.became_readable(entry, BlockEvent.COMMIT)
         self._books.to_seal.extend(entries)
+        self._drop_orphans(entries)
         return entries
+
+    def _drop_orphans(self, entries: Sequence[BlockEntry]) -> None:
+        """What follows a block that went while this one was written could never be found: it goes too."""
+        index = self._books.index
+        for entry in entries:
+            if entry.parent is not None and index.get(entry.parent) is None and index.is_current(entry):
+                self._books.drop(entry, MissReason.EVICTED)
 
     def _live_reservation(self, reservation_id: int, session: SessionId) -> Reservation:
         reservation = self.reservations.get(reservation_id, session)
