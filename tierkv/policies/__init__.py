@@ -1,6 +1,7 @@
 """Eviction policies: keys and weights in, victims out. One paper per file; the contract is `tierkv.policies.base`."""
 
-from tierkv.policies.arc import ArcPolicy, ArcSnapshot, Rule
+from tierkv.policies.arc import ArcPolicy
+from tierkv.policies.arc_books import ArcSnapshot, Rule
 from tierkv.policies.base import Admission, Cause, Policy, PolicyState, Shortfall
 from tierkv.policies.image import PolicyImage, RestorablePolicy, Weighted
 from tierkv.policies.lru import LruPolicy

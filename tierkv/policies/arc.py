@@ -24,50 +24,23 @@ Bad at: loops longer than the cache (like LRU).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.chains import Chains
-from tierkv.policies.base import Admission, Cause, PolicyState, Shortfall
-from tierkv.policies.ghosts import GhostLists
-from tierkv.policies.image import PolicyImage
-from tierkv.policies.recency import RecencyList
+from tierkv.policies.arc_books import W_LIMIT, ArcBooks, Rule
+from tierkv.policies.base import Admission, Cause, Shortfall
 from tierkv.policies.suffix import SuffixSelector, num_fitting
 
 K = TypeVar("K", bound=Hashable)
 
 _CAP_SHARE = 8
 """A request adds at most this part of a full cache."""
-_GHOST_SHARE = 2
-"""Ghosts weigh at most this many capacities."""
-_W_START, _W_LIMIT, _W_STEP = 1.0, 4.0, 0.8
+_W_STEP = 0.8
 _ANCIENT = -(1 << 62)
 """The moment of an entry that is to leave first."""
 
 
-class Rule(StrEnum):
-    """Whose oldest entry leaves."""
-
-    AGE = "age"
-    SIZE = "size"
-    PAPER = "paper"
-
-
-@dataclass(frozen=True, slots=True)
-class ArcSnapshot(Generic[K]):
-    """The lists of an ArcPolicy, keys from most to least recent, and what steers them."""
-
-    t1: tuple[K, ...]
-    t2: tuple[K, ...]
-    b1: tuple[K, ...]
-    b2: tuple[K, ...]
-    p: float
-    w: float
-
-
-class ArcPolicy(Generic[K]):
+class ArcPolicy(ArcBooks[K]):
     """Weighted ARC; the contract is `tierkv.policies.base.Policy`.
 
     Every event costs O(1) a key; `admit` and `make_room` also for each pinned entry older than the last victim.
@@ -75,40 +48,12 @@ class ArcPolicy(Generic[K]):
 
     def __init__(self, capacity: int, chains: Chains[K] | None = None, *, rule: Rule = Rule.AGE) -> None:
         """capacity — the largest resident weight, at least 1; InvalidRequestError below. chains — who follows whom (None: nobody)."""
-        if capacity < 1:
-            raise InvalidRequestError("a policy needs a capacity of at least 1", capacity=capacity)
-        self.capacity = capacity
-        self.rule = rule
+        super().__init__(capacity, rule)
         self._chains: Chains[K] = Chains() if chains is None else chains
-        self._t1: RecencyList[K] = RecencyList()
-        self._t2: RecencyList[K] = RecencyList()
-        self._ghosts: GhostLists[K] = GhostLists()
-        self._touched_at: dict[K, int] = {}
-        self._now = 0
-        self._p = 0.0
-        self._w = _W_START
-        self._hits_b1 = 0
-        self._hits_b2 = 0
-
-    @property
-    def used(self) -> int:
-        return self._t1.total + self._t2.total
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._touched_at
-
-    def __len__(self) -> int:
-        return len(self._touched_at)
 
     def __iter__(self) -> Iterator[K]:
         selector = self._collect(self.used, lambda key: False, after_b2=False)
         return iter(selector.victims)
-
-    def snapshot(self) -> ArcSnapshot[K]:
-        """A copy of the state, for tests and explanations. O(n)."""
-        lists = (self._t1, self._t2, self._ghosts.b1, self._ghosts.b2)
-        t1, t2, b1, b2 = (tuple(reversed(entries)) for entries in lists)
-        return ArcSnapshot(t1=t1, t2=t2, b1=b1, b2=b2, p=self._p, w=self._w)
 
     # -- events ----------------------------------------------------------------------------------------------------------
 
@@ -156,10 +101,6 @@ class ArcPolicy(Generic[K]):
         self.let_go(victims)
         return victims
 
-    def on_remove(self, key: K) -> None:
-        del self._touched_at[key]
-        (self._t1 if key in self._t1 else self._t2).pop(key)
-
     def expire_first(self, keys: Sequence[K]) -> None:
         self._t1.make_oldest([key for key in keys if key in self._t1])
         self._t2.make_oldest([key for key in keys if key in self._t2])
@@ -196,12 +137,12 @@ class ArcPolicy(Generic[K]):
             self._hits_b1 += 1
             step = max(1.0, b2.total / b1.total) * b1.weight(key)
             self._p = min(float(self.capacity), self._p + step)
-            self._w = max(-_W_LIMIT, self._w - _W_STEP * step / self.capacity)
+            self._w = max(-W_LIMIT, self._w - _W_STEP * step / self.capacity)
         else:
             self._hits_b2 += 1
             step = max(1.0, b1.total / b2.total) * b2.weight(key)
             self._p = max(0.0, self._p - step)
-            self._w = min(_W_LIMIT, self._w + _W_STEP * step / self.capacity)
+            self._w = min(W_LIMIT, self._w + _W_STEP * step / self.capacity)
 
     def _apply(
         self,
@@ -277,9 +218,6 @@ class ArcPolicy(Generic[K]):
             return (now - self._touched_at[one]) * 2.0**self._w >= now - self._touched_at[two]
         return t1_weight > self._p or (after_b2 and t1_weight == self._p)
 
-    def _weight_of(self, key: K) -> int:
-        return (self._t1 if key in self._t1 else self._t2).weight(key)
-
     def let_go(self, keys: Sequence[K]) -> None:
         self._evict(keys)
         self._trim_ghosts()
@@ -290,35 +228,7 @@ class ArcPolicy(Generic[K]):
             from_t2 = victim in self._t2
             self._ghosts.append(victim, (self._t2 if from_t2 else self._t1).pop(victim), to_b2=from_t2)
 
-    def _trim_ghosts(self) -> None:
-        ghosts = self._ghosts
-        if self.rule is not Rule.PAPER:
-            ghosts.trim(_GHOST_SHARE * self.capacity)
-            return
-        # Both loops end: T1 + T2 <= c holds here, so that without ghosts neither bound can be exceeded.
-        while self._t1.total + ghosts.b1.total > self.capacity:
-            ghosts.drop_oldest_of(ghosts.b1)
-        while self.used + ghosts.total > 2 * self.capacity:
-            ghosts.drop_oldest_of(ghosts.b2)
-
-    # -- copied out, put back, led along ----------------------------------------------------------------------------------
-
-    def export_image(self) -> PolicyImage[K]:
-        lists = (self._t1.export(), self._t2.export(), self._ghosts.b1.export(), self._ghosts.b2.export())
-        steering = (self._now, self._p, self._w, self._hits_b1, self._hits_b2)
-        return PolicyImage(f"arc-{self.rule}", self.capacity, *steering, *lists, dict(self._touched_at), self._ghosts.order())
-
-    def restore_image(self, image: PolicyImage[K]) -> None:
-        if not image.name.startswith("arc-"):
-            raise DataError("this is the state of another policy", found=image.name, policy=f"arc-{self.rule}")
-        self.capacity = image.capacity
-        self._now, self._p, self._w = image.now, image.p, image.w
-        self._hits_b1, self._hits_b2 = image.hits_b1, image.hits_b2
-        self._t1.restore(image.t1)
-        self._t2.restore(image.t2)
-        self._ghosts.restore(image)
-        self._touched_at = dict(image.touched_at)
-        self._trim_ghosts()  # another rule may keep less
+    # -- led through what another one decided ----------------------------------------------------------------------------------
 
     def replay_admit(
         self,
@@ -333,43 +243,9 @@ class ArcPolicy(Generic[K]):
         before, _ = self._learn(keys[: self._num_wanted(weights, cause, spent)], cause)
         self._apply(keys, weights, outcome, cause=cause, head=head, before=before)
 
-    def pass_time(self, num_events: int) -> None:
-        self._now += num_events
-
     def resize(self, capacity: int) -> tuple[K, ...]:
         self.capacity = capacity
         self._p = min(self._p, float(capacity))
         victims = self.make_room(self.used - capacity, lambda _: False) if self.used > capacity else ()
         self._trim_ghosts()
         return victims
-
-    # -- what it tells ---------------------------------------------------------------------------------------------------
-
-    def state(self) -> PolicyState:
-        return PolicyState(
-            name=f"arc-{self.rule}",
-            t1_weight=self._t1.total,
-            t2_weight=self._t2.total,
-            b1_keys=len(self._ghosts.b1),
-            b2_keys=len(self._ghosts.b2),
-            ghost_hits_b1=self._hits_b1,
-            ghost_hits_b2=self._hits_b2,
-            p=self._p,
-            w=self._w,
-        )
-
-    def check_integrity(self) -> None:
-        self._t1.check_integrity()
-        self._t2.check_integrity()
-        self._ghosts.check_integrity()
-        assert set(self._touched_at) == {*self._t1, *self._t2}, "a resident entry without its moment"
-        assert len(self._t1) + len(self._t2) == len(self._touched_at), "a key is in T1 and T2"
-        assert not any(key in self._ghosts for key in self._touched_at), "a ghost is resident"
-        assert self.used <= self.capacity, f"used {self.used} of {self.capacity}"
-        assert 0 <= self._p <= self.capacity, f"p is {self._p}"
-        assert -_W_LIMIT <= self._w <= _W_LIMIT, f"w is {self._w}"
-        if self.rule is Rule.PAPER:
-            assert self._t1.total + self._ghosts.b1.total <= self.capacity, f"T1 + B1 exceed {self.capacity}"
-            assert self.used + self._ghosts.total <= 2 * self.capacity, f"entries and ghosts exceed 2 * {self.capacity}"
-        else:
-            assert self._ghosts.total <= _GHOST_SHARE * self.capacity, f"ghosts exceed {_GHOST_SHARE} * {self.capacity}"
