@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections import Counter
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -11,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierkv.model.chains import Chains
-from tierkv.policies import ArcPolicy, LruPolicy, Rule
+from tierkv.model.keys import BlockKey
+from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy, Rule
 from tierkv.policy_state import scribe as scribe_module
 from tierkv.policy_state.replaying import restore
 from tierkv.policy_state.scribe import PolicyScribe
 from tierkv.testing.policy_traffic import MemoryFiles, PolicyTraffic
 
 CAPACITY = 60
-MAKERS = {
+MAKERS: dict[str, Callable[[Chains[BlockKey]], RestorablePolicy[BlockKey]]] = {
     "age": lambda chains: ArcPolicy(CAPACITY, chains),
     "size": lambda chains: ArcPolicy(CAPACITY, chains, rule=Rule.SIZE),
     "paper": lambda chains: ArcPolicy(CAPACITY, chains, rule=Rule.PAPER),

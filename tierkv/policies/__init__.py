@@ -3,7 +3,7 @@
 from tierkv.policies.arc import ArcPolicy
 from tierkv.policies.arc_books import ArcSnapshot, Rule
 from tierkv.policies.base import Admission, Cause, Policy, PolicyState, Shortfall
-from tierkv.policies.image import PolicyImage, RestorablePolicy, Weighted
+from tierkv.policies.image import PolicyImage, RestorablePolicy
 from tierkv.policies.lru import LruPolicy
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "RestorablePolicy",
     "Rule",
     "Shortfall",
-    "Weighted",
 ]

@@ -98,9 +98,23 @@ class ArcBooks(Generic[K]):
             ghosts.drop_oldest_of(ghosts.b2)
 
     def export_image(self) -> PolicyImage[K]:
-        lists = (self._t1.export(), self._t2.export(), self._ghosts.b1.export(), self._ghosts.b2.export())
-        steering = (self._now, self._p, self._w, self._hits_b1, self._hits_b2)
-        return PolicyImage(f"arc-{self.rule}", self.capacity, *steering, *lists, dict(self._touched_at), self._ghosts.order())
+        image = PolicyImage(
+            name=f"arc-{self.rule}",
+            capacity=self.capacity,
+            now=self._now,
+            p=self._p,
+            w=self._w,
+            hits_b1=self._hits_b1,
+            hits_b2=self._hits_b2,
+            t1=list(self._t1),
+            t2=list(self._t2),
+            ghosts=self._ghosts.order(),
+            touched_at=dict(self._touched_at),
+        )
+        for entries in (self._t1, self._t2, self._ghosts.b1, self._ghosts.b2):
+            entries.copy_weights(image.weights)
+        self._ghosts.b2.copy_keys(image.in_b2)
+        return image
 
     def restore_image(self, image: PolicyImage[K]) -> None:
         if not image.name.startswith("arc-"):
@@ -108,8 +122,8 @@ class ArcBooks(Generic[K]):
         self.capacity = image.capacity
         self._now, self._p, self._w = image.now, image.p, image.w
         self._hits_b1, self._hits_b2 = image.hits_b1, image.hits_b2
-        self._t1.restore(image.t1)
-        self._t2.restore(image.t2)
+        self._t1.restore(image.t1, image.weights)
+        self._t2.restore(image.t2, image.weights)
         self._ghosts.restore(image)
         self._touched_at = dict(image.touched_at)
         self._trim_ghosts()  # another rule may keep less

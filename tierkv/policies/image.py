@@ -16,19 +16,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted(Generic[K]):
-    """A recency list, least recent first: keys and, one for each, their weights."""
-
-    keys: list[K] = field(default_factory=list)
-    weights: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyImage(Generic[K]):
-    """All that a policy knows. Lists it does not have are empty.
+    """All that a policy knows. What it does not have is empty.
 
-    name — as in `PolicyState`; now — its time in events; touched_at — by resident key, the moment of its last access; ghost_order —
-    the keys of b1 and b2, who left longest ago first.
+    name — as in `PolicyState`; now — its time in events; t1, t2 — resident keys, least recent first; ghosts — who left longest ago
+    first; in_b2 — which of them are in B2; weights — of all of them; touched_at — of resident keys, the moment of the last access.
     """
 
     name: str
@@ -38,12 +30,12 @@ class PolicyImage(Generic[K]):
     w: float = 0.0
     hits_b1: int = 0
     hits_b2: int = 0
-    t1: Weighted[K] = field(default_factory=Weighted)
-    t2: Weighted[K] = field(default_factory=Weighted)
-    b1: Weighted[K] = field(default_factory=Weighted)
-    b2: Weighted[K] = field(default_factory=Weighted)
+    t1: list[K] = field(default_factory=list)
+    t2: list[K] = field(default_factory=list)
+    ghosts: list[K] = field(default_factory=list)
+    in_b2: set[K] = field(default_factory=set)
+    weights: dict[K, int] = field(default_factory=dict)
     touched_at: dict[K, int] = field(default_factory=dict)
-    ghost_order: list[K] = field(default_factory=list)
 
 
 class RestorablePolicy(Policy[K], Protocol[K]):

@@ -104,13 +104,15 @@ class LruPolicy(Generic[K]):
         self._resident.make_oldest(keys)
 
     def export_image(self) -> PolicyImage[K]:
-        return PolicyImage("lru", self.capacity, t1=self._resident.export())
+        image: PolicyImage[K] = PolicyImage("lru", self.capacity, t1=list(self._resident))
+        self._resident.copy_weights(image.weights)
+        return image
 
     def restore_image(self, image: PolicyImage[K]) -> None:
         if image.name != "lru":
             raise DataError("this is the state of another policy", found=image.name, policy="lru")
         self.capacity = image.capacity
-        self._resident.restore(image.t1)
+        self._resident.restore(image.t1, image.weights)
 
     def replay_admit(
         self,

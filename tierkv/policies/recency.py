@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
-
-from tierkv.policies.image import Weighted
 
 K = TypeVar("K", bound=Hashable)
 
@@ -74,14 +72,19 @@ class RecencyList(Generic[K]):
         self.total -= weight
         return key
 
-    def export(self) -> Weighted[K]:
-        """A copy. O(n)."""
-        return Weighted(list(self._weights), list(self._weights.values()))
+    def copy_weights(self, target: dict[K, int]) -> None:
+        """Copies the keys with their weights into `target`, in no order, which is many times quicker than in theirs. O(n)."""
+        weights: dict[K, int] = self._weights
+        target.update(zip(dict.keys(weights), dict.values(weights), strict=True))
 
-    def restore(self, entries: Weighted[K]) -> None:
-        """Becomes the list that `entries` was copied from. O(n)."""
-        self._weights = OrderedDict(zip(entries.keys, entries.weights, strict=True))
-        self.total = sum(entries.weights)
+    def copy_keys(self, target: set[K]) -> None:
+        """Copies the keys into `target`. O(n)."""
+        target.update(dict.keys(self._weights))
+
+    def restore(self, keys: Iterable[K], weights: Mapping[K, int]) -> None:
+        """Becomes the list of these keys, least recent first. O(n)."""
+        self._weights = OrderedDict((key, weights[key]) for key in keys)
+        self.total = sum(self._weights.values())
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless weights are positive and sum to `total`. O(n)."""

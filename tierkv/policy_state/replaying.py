@@ -54,7 +54,7 @@ def replay(policy: RestorablePolicy[BlockKey], event: Event) -> None:
     match event:
         case Accessed(keys, num_times):
             policy.pass_time(num_times - 1)
-            policy.on_access(keys)
+            policy.on_access([key for key in keys if key in policy])
         case Admitted():
             policy.replay_admit(event.keys, event.weights, event.outcome, cause=event.cause, head=event.head, spent=event.spent)
         case LetGo(keys):
@@ -86,7 +86,7 @@ def merged(events: Sequence[Event]) -> list[Event]:
 def _is_same(one: Sequence[BlockKey], other: Sequence[BlockKey]) -> bool:
     if one is other:
         return True
-    return len(one) == len(other) and one[-1:] == other[-1:] and list(one) == list(other)
+    return len(one) == len(other) and one[-1:] == other[-1:] and (one == other or list(one) == list(other))
 
 
 def _told(error: Exception) -> str:

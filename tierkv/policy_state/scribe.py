@@ -123,7 +123,7 @@ class PolicyScribe:
         self._files.begin_log(encode_log_header(self._generation, self._checksum))
         self._snapshot_bytes = sum(map(len, pieces))
         self._num_records = self._log_bytes = self._replay_keys = 0
-        self._replay_limit = max(REPLAY_KEYS_MIN, REPLAY_KEYS_PER_ENTRY * (len(image.touched_at) + len(image.ghost_order)))
+        self._replay_limit = max(REPLAY_KEYS_MIN, REPLAY_KEYS_PER_ENTRY * len(image.weights))
         self._needs_snapshot = False
         self._write_problem = ""
         self._counters["policy_state_bytes"] += self._snapshot_bytes

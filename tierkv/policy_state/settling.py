@@ -28,21 +28,16 @@ def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor], ca
     it was about to leave. survivors — oldest first, each once. Who follows whom (the policy's chains) is known before. O(n).
     """
     weight_of = {survivor.key: survivor.weight for survivor in survivors}
-    known = _weights_of(policy)
+    known = policy.export_image().weights
     policy.let_go([key for key in policy if weight_of.get(key) != known[key]])
     leaving = [*policy.resize(capacity)]
-    ghosts = {*policy.export_image().ghost_order}
+    ghosts = {*policy.export_image().ghosts}
     ordered = heads_first(survivors)
     strangers = [survivor for survivor in ordered if survivor.key not in policy and survivor.key not in ghosts]
     returning = [survivor for survivor in ordered if survivor.key in ghosts and survivor.key not in set(leaving)]
     leaving += _admit(policy, strangers, {survivor.key: survivor for survivor in survivors})
     leaving += _return(policy, returning)
     return (*_followers(policy, ordered, leaving), *leaving)
-
-
-def _weights_of(policy: RestorablePolicy[BlockKey]) -> dict[BlockKey, int]:
-    image = policy.export_image()
-    return dict(zip(image.t1.keys + image.t2.keys, image.t1.weights + image.t2.weights, strict=True))
 
 
 def heads_first(survivors: Sequence[Survivor]) -> list[Survivor]:

@@ -6,9 +6,10 @@ is the state of a policy; whether it fits this one is the policy's to say.
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from tierkv.errors import DataError
 from tierkv.model.keys import KEY_BYTES, BlockKey
-from tierkv.policies.image import PolicyImage, Weighted
+from tierkv.policies.image import PolicyImage
 from tierkv.policy_state.lineage import Lineage, Run
 
 Checksum: TypeAlias = Callable[[bytes | memoryview], bytes]
@@ -33,25 +34,21 @@ HEADER_BYTES = 160
 
 def encode_snapshot(image: PolicyImage[BlockKey], lineage: Lineage, generation: int, checksum: Checksum) -> list[bytes]:
     """The bytes of a snapshot, in pieces. `lineage` is settled on the image's resident keys, as a reader will find it."""
-    runs = lineage.settle(image.touched_at.keys() if image.touched_at else image.t1.keys)
+    runs = lineage.settle(set(image.t1).union(image.t2))
     resident = [key for run in runs for key in run.keys]
     idx_of = dict(zip(resident, range(len(resident)), strict=True))
-    weight_of = dict(zip(image.t1.keys + image.t2.keys, image.t1.weights + image.t2.weights, strict=True))
-    ghost_weight_of = dict(zip(image.b1.keys + image.b2.keys, image.b1.weights + image.b2.weights, strict=True))
-    in_b2 = set(image.b2.keys)
-    parents = [_NO_PARENT if run.parent is None else idx_of[run.parent] for run in runs]
-    body = b"".join(
-        [
-            *resident,
-            *image.ghost_order,
-            _array([weight_of[key] for key in resident] + [ghost_weight_of[key] for key in image.ghost_order], "<u8"),
-            _array([image.touched_at.get(key, 0) for key in resident], "<i8"),
-            _array([number for pair in zip((len(run.keys) for run in runs), parents, strict=True) for number in pair], "<u4"),
-            _array([idx_of[key] for key in image.t1.keys], "<u4"),
-            _array([idx_of[key] for key in image.t2.keys], "<u4"),
-            bytes(key in in_b2 for key in image.ghost_order),
-        ]
-    )
+    keys = resident + image.ghosts
+    lengths = [(len(run.keys), _NO_PARENT if run.parent is None else idx_of[run.parent]) for run in runs]
+    parts = [
+        b"".join(keys),
+        _array(map(image.weights.__getitem__, keys), "<u8"),
+        _array((image.touched_at.get(key, 0) for key in resident), "<i8"),
+        _array(itertools.chain.from_iterable(lengths), "<u4"),
+        _array(map(idx_of.__getitem__, image.t1), "<u4"),
+        _array(map(idx_of.__getitem__, image.t2), "<u4"),
+        _array(map(image.in_b2.__contains__, image.ghosts), "u1"),
+    ]
+    body = b"".join(parts)
     header = _HEADER.pack(
         _MAGIC,
         VERSION,
@@ -65,14 +62,17 @@ def encode_snapshot(image: PolicyImage[BlockKey], lineage: Lineage, generation: 
         image.w,
         image.hits_b1,
         image.hits_b2,
-        *(len(entries.keys) for entries in (image.t1, image.t2, image.b1, image.b2)),
+        len(image.t1),
+        len(image.t2),
+        len(image.ghosts) - len(image.in_b2),
+        len(image.in_b2),
     )
     header += checksum(body)
     return [header, checksum(header), body]
 
 
-def _array(numbers: list[int], dtype: str) -> bytes:
-    return np.array(numbers, dtype).tobytes()
+def _array(numbers: Iterable[int], dtype: str) -> bytes:
+    return np.fromiter(numbers, dtype).tobytes()
 
 
 def decode_snapshot(content: bytes, checksum: Checksum) -> tuple[PolicyImage[BlockKey], Lineage, int]:
@@ -106,7 +106,6 @@ def decode_snapshot(content: bytes, checksum: Checksum) -> tuple[PolicyImage[Blo
     _check(keys, weights, t1 + t2, num_resident, runs)
     if sum(in_b2) != counts[3] or set(in_b2) > {0, 1} or not (math.isfinite(p) and math.isfinite(w)) or capacity < 1:
         raise DataError("a snapshot contradicts itself")
-    ghosts = list(zip(keys[num_resident:], weights[num_resident:], in_b2, strict=True))
     image = PolicyImage(
         name=name.rstrip(b"\0").decode("ascii", "replace"),
         capacity=capacity,
@@ -115,12 +114,12 @@ def decode_snapshot(content: bytes, checksum: Checksum) -> tuple[PolicyImage[Blo
         w=w,
         hits_b1=hits_b1,
         hits_b2=hits_b2,
-        t1=Weighted([keys[idx] for idx in t1], [weights[idx] for idx in t1]),
-        t2=Weighted([keys[idx] for idx in t2], [weights[idx] for idx in t2]),
-        b1=Weighted([key for key, _, to_b2 in ghosts if not to_b2], [weight for _, weight, to_b2 in ghosts if not to_b2]),
-        b2=Weighted([key for key, _, to_b2 in ghosts if to_b2], [weight for _, weight, to_b2 in ghosts if to_b2]),
+        t1=[keys[idx] for idx in t1],
+        t2=[keys[idx] for idx in t2],
+        ghosts=keys[num_resident:],
+        in_b2=set(itertools.compress(keys[num_resident:], in_b2)),
+        weights=dict(zip(keys, weights, strict=True)),
         touched_at=dict(zip(resident, moments, strict=True)),
-        ghost_order=keys[num_resident:],
     )
     return image, _lineage(resident, runs), generation
 
