@@ -54,7 +54,7 @@ class Store:
     def restart(self):
         """A kill: what was not written is lost, and the traffic goes on from what is put back."""
         self.scribe = self.started()
-        assert self.scribe.policy.inner.export_image() == self.written
+        assert self.scribe.policy.inner.export_image().is_same(self.written)
         self.scribe.policy.inner.check_integrity()
         self.traffic.policy = self.scribe.policy
         self.write()
@@ -111,6 +111,12 @@ def history(kind):
     return store.files, images
 
 
+def moment_of(policy, images):
+    image = policy.export_image()
+    (idx,) = [idx for idx, known in enumerate(images) if image.is_same(known)]
+    return idx
+
+
 @pytest.mark.parametrize("kind", ["age", "lru"])
 def test_a_log_torn_anywhere_is_the_history_up_to_there(kind):
     files, images = history(kind)
@@ -119,7 +125,7 @@ def test_a_log_torn_anywhere_is_the_history_up_to_there(kind):
         policy = MAKERS[kind](Chains())
         restored = restore(policy, files.snapshot, log[:length], xxhash.xxh3_128_digest)
         assert restored.problem == "", length
-        found.append(images.index(policy.export_image()))
+        found.append(moment_of(policy, images))
     assert found == sorted(found) and set(found) == set(range(len(images)))
 
 
@@ -135,6 +141,6 @@ def test_damage_anywhere_is_a_cold_start_or_the_history_up_to_there(data):
     restored = restore(policy, bytes(contents[0]), bytes(contents[1]), xxhash.xxh3_128_digest)
     assert restored.problem or which == 1
     if which == 0:
-        assert policy.export_image() == MAKERS["age"](Chains()).export_image()
+        assert policy.export_image().is_same(MAKERS["age"](Chains()).export_image())
     else:
-        assert policy.export_image() in images[:-1]
+        assert moment_of(policy, images) < len(images) - 1

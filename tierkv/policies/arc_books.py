@@ -98,6 +98,8 @@ class ArcBooks(Generic[K]):
             ghosts.drop_oldest_of(ghosts.b2)
 
     def export_image(self) -> PolicyImage[K]:
+        in_b2: list[K] = []
+        self._ghosts.b2.copy_to(in_b2, [])
         image = PolicyImage(
             name=f"arc-{self.rule}",
             capacity=self.capacity,
@@ -109,11 +111,11 @@ class ArcBooks(Generic[K]):
             t1=list(self._t1),
             t2=list(self._t2),
             ghosts=self._ghosts.order(),
+            in_b2=set(in_b2),
             touched_at=dict(self._touched_at),
         )
         for entries in (self._t1, self._t2, self._ghosts.b1, self._ghosts.b2):
-            entries.copy_weights(image.weights)
-        self._ghosts.b2.copy_keys(image.in_b2)
+            entries.copy_to(image.keys, image.weights)
         return image
 
     def restore_image(self, image: PolicyImage[K]) -> None:
@@ -122,8 +124,9 @@ class ArcBooks(Generic[K]):
         self.capacity = image.capacity
         self._now, self._p, self._w = image.now, image.p, image.w
         self._hits_b1, self._hits_b2 = image.hits_b1, image.hits_b2
-        self._t1.restore(image.t1, image.weights)
-        self._t2.restore(image.t2, image.weights)
+        weights = image.weight_of()
+        self._t1.restore(image.t1, weights)
+        self._t2.restore(image.t2, weights)
         self._ghosts.restore(image)
         self._touched_at = dict(image.touched_at)
         self._trim_ghosts()  # another rule may keep less

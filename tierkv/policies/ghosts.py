@@ -64,8 +64,9 @@ class GhostLists(Generic[K]):
 
     def restore(self, image: PolicyImage[K]) -> None:
         """Becomes the ghosts of an image. O(n)."""
-        self.b1.restore((key for key in image.ghosts if key not in image.in_b2), image.weights)
-        self.b2.restore((key for key in image.ghosts if key in image.in_b2), image.weights)
+        weights = image.weight_of()
+        self.b1.restore((key for key in image.ghosts if key not in image.in_b2), weights)
+        self.b2.restore((key for key in image.ghosts if key in image.in_b2), weights)
         self._left_at = {key: idx for idx, key in enumerate(image.ghosts, start=1)}
         self._now = len(self._left_at)
 

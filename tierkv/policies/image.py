@@ -7,7 +7,7 @@ An image and the outcomes of what came after it give the same policy again: same
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from tierkv.policies.base import Admission, Cause, Policy
@@ -20,7 +20,8 @@ class PolicyImage(Generic[K]):
     """All that a policy knows. What it does not have is empty.
 
     name — as in `PolicyState`; now — its time in events; t1, t2 — resident keys, least recent first; ghosts — who left longest ago
-    first; in_b2 — which of them are in B2; weights — of all of them; touched_at — of resident keys, the moment of the last access.
+    first; in_b2 — which of them are in B2; keys, weights — of all of them, in no order; touched_at — of resident keys, the moment of
+    the last access. Lists and dicts are the holder's own.
     """
 
     name: str
@@ -34,8 +35,18 @@ class PolicyImage(Generic[K]):
     t2: list[K] = field(default_factory=list)
     ghosts: list[K] = field(default_factory=list)
     in_b2: set[K] = field(default_factory=set)
-    weights: dict[K, int] = field(default_factory=dict)
+    keys: list[K] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
     touched_at: dict[K, int] = field(default_factory=dict)
+
+    def weight_of(self) -> dict[K, int]:
+        """The weight of each key. O(n), which is why it is not done where the copy is made."""
+        return dict(zip(self.keys, self.weights, strict=True))
+
+    def is_same(self, other: PolicyImage[K]) -> bool:
+        """Whether two policies know the same. O(n)."""
+        one, two = (replace(image, keys=[], weights=[]) for image in (self, other))
+        return one == two and self.weight_of() == other.weight_of()
 
 
 class RestorablePolicy(Policy[K], Protocol[K]):

@@ -105,14 +105,14 @@ class LruPolicy(Generic[K]):
 
     def export_image(self) -> PolicyImage[K]:
         image: PolicyImage[K] = PolicyImage("lru", self.capacity, t1=list(self._resident))
-        self._resident.copy_weights(image.weights)
+        self._resident.copy_to(image.keys, image.weights)
         return image
 
     def restore_image(self, image: PolicyImage[K]) -> None:
         if image.name != "lru":
             raise DataError("this is the state of another policy", found=image.name, policy="lru")
         self.capacity = image.capacity
-        self._resident.restore(image.t1, image.weights)
+        self._resident.restore(image.t1, image.weight_of())
 
     def replay_admit(
         self,

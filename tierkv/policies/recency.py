@@ -72,14 +72,11 @@ class RecencyList(Generic[K]):
         self.total -= weight
         return key
 
-    def copy_weights(self, target: dict[K, int]) -> None:
-        """Copies the keys with their weights into `target`, in no order, which is many times quicker than in theirs. O(n)."""
-        weights: dict[K, int] = self._weights
-        target.update(zip(dict.keys(weights), dict.values(weights), strict=True))
-
-    def copy_keys(self, target: set[K]) -> None:
-        """Copies the keys into `target`. O(n)."""
-        target.update(dict.keys(self._weights))
+    def copy_to(self, keys: list[K], weights: list[int]) -> None:
+        """Adds its keys and their weights, in no order: many times quicker than in the list's. O(n)."""
+        entries: dict[K, int] = self._weights
+        keys.extend(dict.keys(entries))
+        weights.extend(dict.values(entries))
 
     def restore(self, keys: Iterable[K], weights: Mapping[K, int]) -> None:
         """Becomes the list of these keys, least recent first. O(n)."""

@@ -9,13 +9,13 @@ Invariants: every resident key is in one run at one place; a run loses keys at i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from tierkv.errors import DataError
 from tierkv.model.keys import BlockKey
 
-_PROBES = 64
+_PROBES = 8
 """Of a longer piece of a list not every key is looked at, but so many, evenly spread. Both lists are parts of paths from heads to
 tails and agree in both ends and in length; only a request that is no path could differ in between, at the price of its own order."""
 
@@ -90,7 +90,7 @@ class Lineage:
             key = run.parent
         return [key for part in reversed(parts) for key in part]
 
-    def settle(self, resident: Collection[BlockKey]) -> list[Run]:
+    def settle(self, resident: Set[BlockKey]) -> list[Run]:
         """Makes the runs those of exactly these keys, without holes; returns them, parents of other runs where they are resident.
 
         What is returned, read back, is this lineage. Cost: O(1) a run and a key in a run with holes.
@@ -100,9 +100,8 @@ class Lineage:
         for run in runs:
             if run.has_holes:
                 self._split(run)
-        for key in resident:
-            if key not in self._run_of:
-                self._place(Run([key], None))
+        for key in sorted(resident - self._run_of.keys()):
+            self._place(Run([key], None))
         runs = list(dict.fromkeys(self._run_of.values()))
         for run in runs:
             if run.parent not in self._run_of:

@@ -28,7 +28,7 @@ def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor], ca
     it was about to leave. survivors — oldest first, each once. Who follows whom (the policy's chains) is known before. O(n).
     """
     weight_of = {survivor.key: survivor.weight for survivor in survivors}
-    known = policy.export_image().weights
+    known = policy.export_image().weight_of()
     policy.let_go([key for key in policy if weight_of.get(key) != known[key]])
     leaving = [*policy.resize(capacity)]
     ghosts = {*policy.export_image().ghosts}

@@ -41,7 +41,7 @@ def encode_snapshot(image: PolicyImage[BlockKey], lineage: Lineage, generation: 
     lengths = [(len(run.keys), _NO_PARENT if run.parent is None else idx_of[run.parent]) for run in runs]
     parts = [
         b"".join(keys),
-        _array(map(image.weights.__getitem__, keys), "<u8"),
+        _array(map(image.weight_of().__getitem__, keys), "<u8"),
         _array((image.touched_at.get(key, 0) for key in resident), "<i8"),
         _array(itertools.chain.from_iterable(lengths), "<u4"),
         _array(map(idx_of.__getitem__, image.t1), "<u4"),
@@ -118,7 +118,8 @@ def decode_snapshot(content: bytes, checksum: Checksum) -> tuple[PolicyImage[Blo
         t2=[keys[idx] for idx in t2],
         ghosts=keys[num_resident:],
         in_b2=set(itertools.compress(keys[num_resident:], in_b2)),
-        weights=dict(zip(keys, weights, strict=True)),
+        keys=keys,
+        weights=weights,
         touched_at=dict(zip(resident, moments, strict=True)),
     )
     return image, _lineage(resident, runs), generation
