@@ -52,6 +52,8 @@ class DiskSettings:
     retry_s: float = 10.0
     """Pause before a full or failing medium is tried again."""
     quarantine_entries: int = 1024
+    write_budget_bytes_per_day: int = 0
+    """What may be written in any 24 hours; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)

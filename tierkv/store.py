@@ -329,7 +329,8 @@ class TieredStore:
                 self._drop_lease(lease)
             self._saver.expire()
             writer = self._mover.writer
-            if writer is not None and writer.failure is not None and writer.is_writable:
+            if writer is not None and (writer.owes_writes or writer.failure is not None) and writer.is_writable:
+                writer.owes_writes = False
                 self._write_unwritten()
         self._mover.kick()
 

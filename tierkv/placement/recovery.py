@@ -34,10 +34,10 @@ def recover(books: Residency, is_registered: Callable[[NamespaceId], bool]) -> N
             books.lose_disk(key, MissReason.EVICTED, is_policy_informed=True)
     in_arena = [entry for entry in books.index if entry.state is BlockState.READY]
     for key in _admit(books.host_policy, in_arena, lambda entry: books.host.footprint_bytes(entry.block_bytes)):
-        entry = books.index.get(key)
-        assert entry is not None, "a policy knows what was admitted just now"
-        entry.step(BlockEvent.EVICT)
-        books.finish_eviction(entry)
+        victim = books.index.get(key)
+        assert victim is not None, "a policy knows what was admitted just now"
+        victim.step(BlockEvent.EVICT)
+        books.finish_eviction(victim)
     surplus += books.to_unwrite
     books.to_unwrite.clear()
     if surplus and books.disk is not None:

@@ -6,12 +6,13 @@ B1 says that T1 was too small, one in B2 that T2 was. Three rules say whose olde
 - `age` (default): the one that has waited longer, T1's age counted 2^w times; a hit in B1 lowers w, one in B2 raises it. Where a
   finished conversation ages out of T2, whose size the paper's rule would defend.
 - `size`: the paper's: T1's while T1 weighs more than its target p.
-- `paper`: the same, with the ghosts trimmed as in the figure and no cap. With unit weights and one key a request this is the
+- `paper`: the same, with the ghosts trimmed as in the figure and no cap but the capacity. With unit weights and one key a request this is the
   figure, step by step (`tierkv.testing.arc_vectors`).
 
 What the traffic of language models adds to all of them (decision 5 has the numbers): a request is one event for all its blocks and
 touches its tail first, so that a chain is lost from its tail; a victim takes along what follows it; a request that meets a full
-cache adds at most an eighth of it, the rest becomes ghosts; ghosts weigh at most twice the capacity, the earliest go first.
+cache adds at most an eighth of it (at least one entry), the rest becomes ghosts; ghosts weigh at most twice the capacity, the
+earliest go first.
 
 Weights: sizes are sums of weights, a ghost keeps the weight it had, a step is scaled by it. REPLACE is repeated until the new entries
 fit. The figure trims ghosts before REPLACE, we do it when the entries are in; REPLACE moves an entry within T1 + B1 or within T2 + B2, so
@@ -27,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 from tierkv.model.chains import Chains
-from tierkv.policies.arc_books import W_LIMIT, ArcBooks, Rule
+from tierkv.policies.arc_books import ANCIENT, W_LIMIT, ArcBooks, Rule
 from tierkv.policies.base import Admission, Cause, Shortfall
 from tierkv.policies.suffix import SuffixSelector, num_fitting
 
@@ -36,8 +37,6 @@ K = TypeVar("K", bound=Hashable)
 _CAP_SHARE = 8
 """A request adds at most this part of a full cache."""
 _W_STEP = 0.8
-_ANCIENT = -(1 << 62)
-"""The moment of an entry that is to leave first."""
 
 
 class ArcPolicy(ArcBooks[K]):
@@ -76,21 +75,27 @@ class ArcPolicy(ArcBooks[K]):
         spent: int = 0,
     ) -> Admission[K]:
         num_wanted = self._num_wanted(weights, cause, spent)
-        before, after_b2 = self._learn(keys[:num_wanted], cause)
         sizes = weights[:num_wanted]
         free = self.capacity - self.used
         needed = sum(sizes) - free
+        is_access = cause is not Cause.PREFETCH
+        self._now += is_access
+        before = self._p, self._w, self._hits_b1, self._hits_b2
+        after_b2 = self._learn(keys[:num_wanted], is_access=is_access)
         num_admitted = num_wanted
         victims: tuple[K, ...] = ()
         if needed > 0:
             selector = self._collect(needed, is_pinned, after_b2=after_b2)
             if selector.weight < needed:
                 num_admitted = num_fitting(sizes, free + selector.weight)
+                # Who stays outside has taught nothing.
+                self._p, self._w, self._hits_b1, self._hits_b2 = before
+                after_b2 = self._learn(keys[:num_admitted], is_access=is_access)
                 selector = self._collect(sum(sizes[:num_admitted]) - free, is_pinned, after_b2=after_b2)
             victims = tuple(selector.victims)
         shortfall = Shortfall.PINNED if num_admitted < num_wanted else Shortfall.CAP if num_wanted < len(keys) else None
         outcome = Admission(num_admitted, victims, shortfall)
-        self._apply(keys, weights, outcome, cause=cause, head=head, before=before)
+        self._apply(keys, weights, outcome, head, is_access=is_access)
         return outcome
 
     def make_room(self, weight: int, is_pinned: Callable[[K], bool]) -> tuple[K, ...]:
@@ -104,7 +109,9 @@ class ArcPolicy(ArcBooks[K]):
     def expire_first(self, keys: Sequence[K]) -> None:
         self._t1.make_oldest([key for key in keys if key in self._t1])
         self._t2.make_oldest([key for key in keys if key in self._t2])
-        self._touched_at.update(dict.fromkeys(keys, _ANCIENT))
+        for key in keys:
+            self._ancient -= 1
+            self._touched_at[key] = self._ancient
 
     # -- who comes in ----------------------------------------------------------------------------------------------------
 
@@ -120,15 +127,13 @@ class ArcPolicy(ArcBooks[K]):
         # The first entry may be heavier than the share, not than the cache; a request adds something.
         return max(num_fitting(weights, allowed), int(spent == 0 and weights[0] <= self.capacity))
 
-    def _learn(self, keys: Sequence[K], cause: Cause) -> tuple[tuple[float, float], bool]:
-        """A request asks for these entries. Returns p and w as they were, and whether the first ghost among the keys is in B2."""
+    def _learn(self, keys: Sequence[K], *, is_access: bool) -> bool:
+        """Adapts to those of a request that come back as ghosts; returns whether the first of these left T2."""
         ghosts = [key for key in keys if key in self._ghosts]
-        before, after_b2 = (self._p, self._w), bool(ghosts) and ghosts[0] in self._ghosts.b2
-        if cause is not Cause.PREFETCH:
-            self._now += 1
+        if is_access:
             for key in ghosts:
                 self._adapt(key)
-        return before, after_b2
+        return bool(ghosts) and ghosts[0] in self._ghosts.b2
 
     def _adapt(self, key: K) -> None:
         """A request came back for a ghost: the list it left was too small. Sizes are taken while it is still a ghost."""
@@ -145,21 +150,11 @@ class ArcPolicy(ArcBooks[K]):
             self._w = min(W_LIMIT, self._w + _W_STEP * step / self.capacity)
 
     def _apply(
-        self,
-        keys: Sequence[K],
-        weights: Sequence[int],
-        outcome: Admission[K],
-        *,
-        cause: Cause,
-        head: Sequence[K],
-        before: tuple[float, float],
+        self, keys: Sequence[K], weights: Sequence[int], outcome: Admission[K], head: Sequence[K], *, is_access: bool
     ) -> None:
-        """Does what was decided. before — p and w if nobody is admitted: then nothing has been learnt."""
         num_admitted = outcome.num_admitted
-        if num_admitted == 0:
-            self._p, self._w = before
         self._evict(outcome.victims)
-        self._insert(keys[:num_admitted], weights, head, is_access=cause is not Cause.PREFETCH)
+        self._insert(keys[:num_admitted], weights, head, is_access=is_access)
         if outcome.shortfall is Shortfall.CAP:
             self._pass_by(keys[num_admitted:], weights[num_admitted:])
 
@@ -175,16 +170,20 @@ class ArcPolicy(ArcBooks[K]):
                 ghosts.pop(key)
             (t2 if to_t2 else t1).append(key, weights[idx])
         self._touched_at.update(dict.fromkeys(keys, self._now))
-        if t1.total > used[0]:
-            t1.touch_all([key for key in reversed(head) if key in t1])
-        if t2.total > used[1]:
-            t2.touch_all([key for key in reversed(head) if key in t2])
+        # The head of a request has an access of its own, the head of a prefetch has none that would make it as young as its tail.
+        if not is_access and keys:
+            self._touched_at.update(dict.fromkeys(head, self._now))
+        for entries, weight_before in ((t1, used[0]), (t2, used[1])):
+            if entries.total > weight_before or (not is_access and keys):
+                entries.touch_all([key for key in reversed(head) if key in entries])
         self._trim_ghosts()
 
     def _pass_by(self, keys: Sequence[K], weights: Sequence[int]) -> None:
-        """What a request may not add counts as if it had been here and gone, tail first."""
+        """What a request may not add counts as if it had been here and gone, tail first; what never fits does not."""
         for idx in range(len(keys) - 1, -1, -1):
             key = keys[idx]
+            if weights[idx] > self.capacity:
+                continue
             to_b2 = key in self._ghosts.b2
             if key in self._ghosts:
                 self._ghosts.pop(key)
@@ -213,9 +212,12 @@ class ArcPolicy(ArcBooks[K]):
         return selector
 
     def _is_t1_first(self, one: K, two: K, t1_weight: int, *, after_b2: bool) -> bool:
+        one_at, two_at = self._touched_at[one], self._touched_at[two]
+        if one_at <= ANCIENT or two_at <= ANCIENT:
+            return one_at < two_at
         if self.rule is Rule.AGE:
-            now = self._now
-            return (now - self._touched_at[one]) * 2.0**self._w >= now - self._touched_at[two]
+            factor: float = 2.0**self._w
+            return (self._now - one_at) * factor >= self._now - two_at
         return t1_weight > self._p or (after_b2 and t1_weight == self._p)
 
     def let_go(self, keys: Sequence[K]) -> None:
@@ -231,17 +233,12 @@ class ArcPolicy(ArcBooks[K]):
     # -- led through what another one decided ----------------------------------------------------------------------------------
 
     def replay_admit(
-        self,
-        keys: Sequence[K],
-        weights: Sequence[int],
-        outcome: Admission[K],
-        *,
-        cause: Cause,
-        head: Sequence[K] = (),
-        spent: int = 0,
+        self, keys: Sequence[K], weights: Sequence[int], outcome: Admission[K], *, cause: Cause, head: Sequence[K] = ()
     ) -> None:
-        before, _ = self._learn(keys[: self._num_wanted(weights, cause, spent)], cause)
-        self._apply(keys, weights, outcome, cause=cause, head=head, before=before)
+        is_access = cause is not Cause.PREFETCH
+        self._now += is_access
+        self._learn(keys[: outcome.num_admitted], is_access=is_access)
+        self._apply(keys, weights, outcome, head, is_access=is_access)
 
     def resize(self, capacity: int) -> tuple[K, ...]:
         self.capacity = capacity

@@ -17,6 +17,8 @@ K = TypeVar("K", bound=Hashable)
 
 W_LIMIT = 4.0
 _W_START = 1.0
+ANCIENT = -(1 << 62)
+"""Moments from here down are those of entries that are to leave first, under every rule; the earliest before the others."""
 _GHOST_SHARE = 2
 """Ghosts weigh at most this many capacities."""
 
@@ -55,6 +57,7 @@ class ArcBooks(Generic[K]):
         self._ghosts: GhostLists[K] = GhostLists()
         self._touched_at: dict[K, int] = {}
         self._now = 0
+        self._ancient = ANCIENT
         self._p = 0.0
         self._w = _W_START
         self._hits_b1 = 0
@@ -104,6 +107,7 @@ class ArcBooks(Generic[K]):
             name=f"arc-{self.rule}",
             capacity=self.capacity,
             now=self._now,
+            ancient=self._ancient,
             p=self._p,
             w=self._w,
             hits_b1=self._hits_b1,
@@ -122,7 +126,8 @@ class ArcBooks(Generic[K]):
         if not image.name.startswith("arc-"):
             raise DataError("this is the state of another policy", found=image.name, policy=f"arc-{self.rule}")
         self.capacity = image.capacity
-        self._now, self._p, self._w = image.now, image.p, image.w
+        self._now, self._ancient = image.now, image.ancient
+        self._p, self._w = image.p, image.w
         self._hits_b1, self._hits_b2 = image.hits_b1, image.hits_b2
         weights = image.weight_of()
         self._t1.restore(image.t1, weights)

@@ -21,7 +21,7 @@ _ACCESS, _ADMIT, _LEAVE, _REMOVE, _EXPIRE = 1, 2, 3, 4, 5
 _CAUSES = (Cause.SAVE, Cause.LOAD, Cause.PREFETCH)
 _SHORTFALLS = (None, Shortfall.CAP, Shortfall.PINNED)
 _U32 = struct.Struct("<I")
-_ADMISSION = struct.Struct("<BBQI")
+_ADMISSION = struct.Struct("<BBI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,6 @@ class Admitted:
     outcome: Admission[BlockKey]
     cause: Cause
     head: Sequence[BlockKey]
-    spent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +76,9 @@ def encode(event: Event, lineage: Lineage) -> bytes:
 
 def _encode_admission(event: Admitted, lineage: Lineage) -> bytes:
     outcome = event.outcome
-    fixed = _ADMISSION.pack(
-        _CAUSES.index(event.cause), _SHORTFALLS.index(outcome.shortfall), event.spent, outcome.num_admitted
-    ) + _encode_list(event.head, lineage)
+    fixed = _ADMISSION.pack(_CAUSES.index(event.cause), _SHORTFALLS.index(outcome.shortfall), outcome.num_admitted) + _encode_list(
+        event.head, lineage
+    )
     _follow_admission(event, lineage)
     return fixed + _encode_keys(event.keys) + _encode_weights(event.weights) + _encode_keys(outcome.victims)
 
@@ -160,7 +159,7 @@ class _Reader:
         return keys
 
     def admission(self) -> Admitted:
-        cause, shortfall, spent, num_admitted = _ADMISSION.unpack(self._take(_ADMISSION.size))
+        cause, shortfall, num_admitted = _ADMISSION.unpack(self._take(_ADMISSION.size))
         if cause >= len(_CAUSES) or shortfall >= len(_SHORTFALLS):
             raise DataError("an admission of no known kind", cause=cause, shortfall=shortfall)
         head = self.chain_or_list()
@@ -169,7 +168,7 @@ class _Reader:
             raise DataError("more entries were admitted than asked for", num_keys=len(keys), num_admitted=num_admitted)
         weights = self._weights(len(keys))
         outcome = Admission(num_admitted, tuple(self.keys()), _SHORTFALLS[shortfall])
-        event = Admitted(keys, weights, outcome, _CAUSES[cause], head, spent)
+        event = Admitted(keys, weights, outcome, _CAUSES[cause], head)
         _follow_admission(event, self._lineage)
         return event
 

@@ -9,7 +9,8 @@ Invariants: every resident key is in one run at one place; a run loses keys at i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tierkv.errors import DataError
@@ -90,7 +91,7 @@ class Lineage:
             key = run.parent
         return [key for part in reversed(parts) for key in part]
 
-    def settle(self, resident: Set[BlockKey]) -> list[Run]:
+    def settle(self, resident: AbstractSet[BlockKey]) -> list[Run]:
         """Makes the runs those of exactly these keys, without holes; returns them, parents of other runs where they are resident.
 
         What is returned, read back, is this lineage. Cost: O(1) a run and a key in a run with holes.

@@ -66,7 +66,7 @@ class RecordingPolicy:
         spent: int = 0,
     ) -> Admission[BlockKey]:
         outcome = self.inner.admit(keys, weights, is_pinned, cause=cause, head=head, spent=spent)
-        self._note(Admitted(keys, weights, outcome, cause, head, spent), len(keys) + len(head) + len(outcome.victims))
+        self._note(Admitted(keys, weights, outcome, cause, head), len(keys) + len(head) + len(outcome.victims))
         return outcome
 
     def make_room(self, weight: int, is_pinned: Callable[[BlockKey], bool]) -> tuple[BlockKey, ...]:

@@ -56,7 +56,7 @@ def replay(policy: RestorablePolicy[BlockKey], event: Event) -> None:
             policy.pass_time(num_times - 1)
             policy.on_access([key for key in keys if key in policy])
         case Admitted():
-            policy.replay_admit(event.keys, event.weights, event.outcome, cause=event.cause, head=event.head, spent=event.spent)
+            policy.replay_admit(event.keys, event.weights, event.outcome, cause=event.cause, head=event.head)
         case LetGo(keys):
             policy.let_go(keys)
         case Removed(keys):

@@ -134,12 +134,15 @@ class FakeBackend:
         return {key for lease in self.leases for key in lease.keys}
 
     def forget(self, key: BlockKey, reason: MissReason | None) -> None:
-        """Drops a block; None: deleted on purpose, so that it counts as never seen."""
-        del self.blocks[key]
-        if reason is None:
-            self.gone.pop(key, None)
-        else:
-            self.gone[key] = reason
+        """Drops a block and what follows it; None: deleted on purpose, so that they count as never seen."""
+        going = [key]
+        for gone in going:  # grows while it is walked
+            going += [below for below, block in self.blocks.items() if block.parent == gone]
+            del self.blocks[gone]
+            if reason is None:
+                self.gone.pop(gone, None)
+            else:
+                self.gone[gone] = reason
 
     def touch(self, key: BlockKey) -> None:
         self._uses += 1
@@ -341,7 +344,8 @@ class FakeBlockStore:
                 raise ConflictError("a block is leased or being written; delete it later", key=key)
         held = {key for key in keys if key in backend.blocks and backend.blocks[key].namespace_id == namespace_id}
         for key in held:
-            backend.forget(key, None)
+            if key in backend.blocks:  # it has not gone with one before it
+                backend.forget(key, None)
         return len(held)
 
     def clear(self, namespace_id: NamespaceId, *, timeout_s: float | None = None) -> int:
@@ -349,7 +353,8 @@ class FakeBlockStore:
         leased = self.backend.leased_keys()
         free = [k for k, block in self.backend.blocks.items() if block.namespace_id == namespace_id and k not in leased]
         for key in free:
-            self.backend.forget(key, None)
+            if key in self.backend.blocks:
+                self.backend.forget(key, None)
         return len(free)
 
     def stats(self, *, timeout_s: float | None = None) -> StoreStats:
@@ -416,17 +421,16 @@ class FakeBlockStore:
         backend = self.backend
         block_bytes = backend.namespaces[reservation.namespace_id].layout.block_bytes
         keep = {*keys, *(parent for parent in reservation.parents.values() if parent is not None)}
-        is_full = False
+        parent = next(iter(reservation.parents.values()), None)
+        is_full = parent is not None and parent not in backend.blocks and parent not in backend.pending_keys()
         for key in keys:
-            if is_full:
-                yield Grant(key, ReserveOutcome.REFUSED, None)
-            elif key in backend.blocks:
+            if key in backend.blocks:
                 if backend.blocks[key].namespace_id != reservation.namespace_id:
                     raise InvalidRequestError("this key belongs to another namespace", key=key)
                 yield Grant(key, ReserveOutcome.PRESENT, None)
             elif key in backend.pending_keys():
                 yield Grant(key, ReserveOutcome.PENDING, None)
-            elif not backend.make_room(keep):
+            elif is_full or not backend.make_room(keep):
                 is_full = True
                 yield Grant(key, ReserveOutcome.REFUSED, None)
             else:

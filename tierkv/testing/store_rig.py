@@ -74,8 +74,10 @@ class StoreCases:
         return chain_keys(namespace_id, tokens, block_tokens=BLOCK_TOKENS)
 
     @staticmethod
-    def put(store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey]) -> tuple[ReserveOutcome, ...]:
-        return store.put(namespace.namespace_id, keys, sources_of(keys))
+    def put(
+        store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey], *, parent: BlockKey | None = None
+    ) -> tuple[ReserveOutcome, ...]:
+        return store.put(namespace.namespace_id, keys, sources_of(keys), parent=parent)
 
     @staticmethod
     def held(store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey]) -> int:
