@@ -10,13 +10,15 @@ from tierkv.clock import Clock
 from tierkv.index.holds import HoldTable, Reservation
 from tierkv.model.outcomes import MissReason, StoreStats, TierName, TierStats
 from tierkv.placement.residency import Residency
+from tierkv.policy_state import PolicyKeeper
 
 
 class Observer:
     """Counts blocks served by tier and blocks not served by reason, since the store was opened."""
 
-    def __init__(self, residency: Residency, clock: Clock) -> None:
+    def __init__(self, residency: Residency, clock: Clock, keeper: PolicyKeeper) -> None:
         self._books = residency
+        self._keeper = keeper
         self._clock = clock
         self._started_at_s = clock.monotonic_s()
         self._hits: Counter[str] = Counter()
@@ -53,6 +55,6 @@ class Observer:
             sessions=sessions,
             leases=leases,
             reservations=len(reservations),
-            counters=dict(books.counters),
-            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded) if sentence),
+            counters={**books.counters, **self._keeper.counters},
+            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded, *self._keeper.problems) if sentence),
         )

@@ -29,6 +29,7 @@ from tierkv.placement.mover import Mover
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
 from tierkv.placement.waiting import after_all, promised, resolved
+from tierkv.policy_state import PolicyKeeper
 from tierkv.scrub import Checksum, Finding, scrub
 from tierkv.settings import StoreSettings
 
@@ -60,6 +61,7 @@ class TieredStore:
         namespaces: NamespaceTable,
         checksum: Checksum,
         disk_scrub: Callable[[], Iterable[Finding]] | None,
+        keeper: PolicyKeeper,
         on_close: Callable[[bool], None],
     ) -> None:
         limits = settings.limits
@@ -82,7 +84,7 @@ class TieredStore:
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
         self._saver = Saver(residency=residency, clock=clock, limits=limits)
-        self._observer = Observer(residency, clock)
+        self._observer = Observer(residency, clock, keeper)
         self._is_draining = False
         self._is_closing = False
         self._is_closed = False

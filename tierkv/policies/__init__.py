@@ -2,7 +2,7 @@
 
 from tierkv.policies.arc import ArcPolicy
 from tierkv.policies.arc_books import ArcSnapshot, Rule
-from tierkv.policies.base import Admission, Cause, Policy, PolicyState, Shortfall
+from tierkv.policies.base import Admission, Cause, Policy, PolicyState, Shortfall, Survivor
 from tierkv.policies.image import PolicyImage, RestorablePolicy
 from tierkv.policies.lru import LruPolicy
 
@@ -18,4 +18,5 @@ __all__ = [
     "RestorablePolicy",
     "Rule",
     "Shortfall",
+    "Survivor",
 ]

@@ -45,6 +45,15 @@ class Admission(Generic[K]):
 
 
 @dataclass(frozen=True, slots=True)
+class Survivor(Generic[K]):
+    """An entry that is there when a policy is put back: what it weighs, and whom it follows."""
+
+    key: K
+    weight: int
+    parent: K | None
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyState:
     """What a policy tells of itself, for metrics and explanations. Weights are those of its lists; what it has not is zero."""
 

@@ -2,6 +2,5 @@
 
 from tierkv.policy_state.keeper import PolicyKeeper
 from tierkv.policy_state.recording import RecordingPolicy
-from tierkv.policy_state.settling import Survivor
 
-__all__ = ["PolicyKeeper", "RecordingPolicy", "Survivor"]
+__all__ = ["PolicyKeeper", "RecordingPolicy"]

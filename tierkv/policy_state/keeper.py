@@ -16,11 +16,12 @@ from pathlib import Path
 
 from tierkv.model.keys import BlockKey
 from tierkv.placement.worker import Worker
+from tierkv.policies.base import Survivor
 from tierkv.policies.image import RestorablePolicy
 from tierkv.policy_state.files import FolderFiles, StateFiles
 from tierkv.policy_state.recording import RecordingPolicy
 from tierkv.policy_state.scribe import PolicyScribe
-from tierkv.policy_state.settling import Survivor, settle
+from tierkv.policy_state.settling import settle
 from tierkv.policy_state.snapshot import Checksum
 
 INTERVAL_S = 0.5
@@ -60,7 +61,7 @@ class PolicyKeeper:
         scribe.restore()
         return scribe.policy
 
-    def settle(self, tier: str, survivors: Sequence[Survivor]) -> tuple[BlockKey, ...]:
+    def settle(self, tier: str, survivors: Sequence[Survivor[BlockKey]]) -> tuple[BlockKey, ...]:
         """Fits a policy to the blocks that are there and to its capacity; returns who must leave, tails first. See `settling`."""
         scribe = self._scribes[tier]
         leaving = settle(scribe.policy.inner, survivors, self._capacities[tier])

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tierkv.model.keys import BlockKey
-from tierkv.policies.base import Cause
+from tierkv.policies.base import Cause, Survivor
 from tierkv.policies.image import RestorablePolicy
 from tierkv.policies.suffix import num_fitting
 
 
-@dataclass(frozen=True, slots=True)
-class Survivor:
-    """A block that is there, what it weighs in this tier, and the block it follows."""
-
-    key: BlockKey
-    weight: int
-    parent: BlockKey | None
-
-
-def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor], capacity: int) -> tuple[BlockKey, ...]:
+def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor[BlockKey]], capacity: int) -> tuple[BlockKey, ...]:
     """Makes the survivors, as far as they fit, the resident entries; returns who must leave, tails before their heads.
 
     Entries that are gone, or weigh something else now, become ghosts. What the policy does not know came after its last moment and is the
@@ -40,14 +30,14 @@ def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor], ca
     return (*_followers(policy, ordered, leaving), *leaving)
 
 
-def heads_first(survivors: Sequence[Survivor]) -> list[Survivor]:
+def heads_first(survivors: Sequence[Survivor[BlockKey]]) -> list[Survivor[BlockKey]]:
     """The same, the most recent first, but none before the one it follows."""
     by_key = {survivor.key: survivor for survivor in survivors}
-    ordered: list[Survivor] = []
+    ordered: list[Survivor[BlockKey]] = []
     seen: set[BlockKey] = set()
     for survivor in reversed(survivors):
-        path: list[Survivor] = []
-        found: Survivor | None = survivor
+        path: list[Survivor[BlockKey]] = []
+        found: Survivor[BlockKey] | None = survivor
         while found is not None and found.key not in seen:
             seen.add(found.key)
             path.append(found)
@@ -57,7 +47,7 @@ def heads_first(survivors: Sequence[Survivor]) -> list[Survivor]:
 
 
 def _admit(
-    policy: RestorablePolicy[BlockKey], strangers: Sequence[Survivor], by_key: Mapping[BlockKey, Survivor]
+    policy: RestorablePolicy[BlockKey], strangers: Sequence[Survivor[BlockKey]], by_key: Mapping[BlockKey, Survivor[BlockKey]]
 ) -> list[BlockKey]:
     fitting = [stranger for stranger in strangers if stranger.weight <= policy.capacity]
     too_heavy = [stranger.key for stranger in strangers if stranger.weight > policy.capacity]
@@ -67,7 +57,7 @@ def _admit(
     return [*admission.victims, *reversed(keys[admission.num_admitted :]), *reversed(too_heavy)]
 
 
-def _ancestors(survivors: Iterable[Survivor], by_key: Mapping[BlockKey, Survivor]) -> set[BlockKey]:
+def _ancestors(survivors: Iterable[Survivor[BlockKey]], by_key: Mapping[BlockKey, Survivor[BlockKey]]) -> set[BlockKey]:
     ancestors: set[BlockKey] = set()
     for survivor in survivors:
         parent = survivor.parent
@@ -77,14 +67,16 @@ def _ancestors(survivors: Iterable[Survivor], by_key: Mapping[BlockKey, Survivor
     return ancestors
 
 
-def _return(policy: RestorablePolicy[BlockKey], ghosts: Sequence[Survivor]) -> list[BlockKey]:
+def _return(policy: RestorablePolicy[BlockKey], ghosts: Sequence[Survivor[BlockKey]]) -> list[BlockKey]:
     keys, weights = _columns(ghosts)
     num_returned = num_fitting(weights, policy.capacity - policy.used)
     policy.admit(keys[:num_returned], weights[:num_returned], lambda _: False, cause=Cause.PREFETCH)
     return keys[num_returned:][::-1]
 
 
-def _followers(policy: RestorablePolicy[BlockKey], ordered: Iterable[Survivor], leaving: Iterable[BlockKey]) -> list[BlockKey]:
+def _followers(
+    policy: RestorablePolicy[BlockKey], ordered: Iterable[Survivor[BlockKey]], leaving: Iterable[BlockKey]
+) -> list[BlockKey]:
     """Entries that cannot be used without one that leaves: they leave too. Returns them, tails first."""
     gone = set(leaving)
     followers: list[BlockKey] = []
@@ -97,6 +89,6 @@ def _followers(policy: RestorablePolicy[BlockKey], ordered: Iterable[Survivor], 
     return followers
 
 
-def _columns(survivors: Iterable[Survivor]) -> tuple[list[BlockKey], list[int]]:
+def _columns(survivors: Iterable[Survivor[BlockKey]]) -> tuple[list[BlockKey], list[int]]:
     listed = list(survivors)
     return [survivor.key for survivor in listed], [survivor.weight for survivor in listed]
