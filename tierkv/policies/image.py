@@ -74,7 +74,6 @@ class RestorablePolicy(Policy[K], Protocol[K]):
         *,
         cause: Cause,
         head: Sequence[K] = (),
-        spent: int = 0,
     ) -> None:
         """`admit`, with the outcome told."""
         ...
