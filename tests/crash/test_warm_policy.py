@@ -76,8 +76,7 @@ def converse_until_killed(root):
         restore(copy, files.read_snapshot(), files.read_log(), xxhash.xxh3_128_digest)
         return copy.export_image().is_same(policies[tier].export_image())
 
-    for tier in policies:
-        wait_until(lambda tier=tier: is_written(tier), timeout_s=30, what=f"the state of the {tier} policy")
+    wait_until(lambda: all(map(is_written, policies)), timeout_s=30, what="the state of the policies")
     print(json.dumps({tier: image_of(policy) for tier, policy in policies.items()}), flush=True)  # noqa: T201 - its parent reads it
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -33,11 +33,17 @@ def recover(books: Residency, is_registered: Callable[[NamespaceId], bool], sett
         _let_go(books, entry, surplus)
     if books.disk_policy is not None:
         on_disk = [entry for entry in books.index if entry.is_on_disk]
-        for key in settle(TierName.DISK, _survivors(on_disk, lambda entry: disk_weights[entry.key])):
+        for key in settle(
+            TierName.DISK, [Survivor(entry.key, disk_weights[entry.key], entry.parent) for entry in _in_order(on_disk)]
+        ):
             surplus.append(key)
             books.lose_disk(key, MissReason.EVICTED, is_policy_informed=True)
     in_arena = [entry for entry in books.index if entry.state is BlockState.READY]
-    for key in settle(TierName.HOST, _survivors(in_arena, lambda entry: books.host.footprint_bytes(entry.block_bytes))):
+    in_host = [
+        Survivor(entry.key, books.host.footprint_bytes(entry.block_bytes), entry.parent, is_below=entry.is_on_disk)
+        for entry in _in_order(in_arena)
+    ]
+    for key in settle(TierName.HOST, in_host):
         victim = books.index.get(key)
         if victim is not None and victim.state is BlockState.READY:  # else it left with the block that it follows
             victim.step(BlockEvent.EVICT)
@@ -100,10 +106,9 @@ def _let_go(books: Residency, entry: BlockEntry, surplus: list[BlockKey]) -> Non
     books.index.remove(entry, MissReason.EVICTED)
 
 
-def _survivors(entries: Iterable[BlockEntry], weight_of: Callable[[BlockEntry], int]) -> list[Survivor[BlockKey]]:
+def _in_order(entries: Iterable[BlockEntry]) -> list[BlockEntry]:
     """In the order in which they were saved."""
-    ordered = sorted(entries, key=lambda entry: entry.generation)
-    return [Survivor(entry.key, weight_of(entry), entry.parent) for entry in ordered]
+    return sorted(entries, key=lambda entry: entry.generation)
 
 
 def _entry_of(record: BlockRecord) -> BlockEntry:

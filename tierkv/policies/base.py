@@ -46,11 +46,12 @@ class Admission(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Survivor(Generic[K]):
-    """An entry that is there when a policy is put back: what it weighs, and whom it follows."""
+    """An entry that is there when a policy is put back: what it weighs, whom it follows, and whether a lower tier has it too."""
 
     key: K
     weight: int
     parent: K | None
+    is_below: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,19 @@ def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor[Bloc
     """Makes the survivors, as far as they fit, the resident entries; returns who must leave, tails before their heads.
 
     Entries that are gone, or weigh something else now, become ghosts. What the policy does not know came after its last moment and is the
-    most recent, of older ones too where the policy has started cold; a ghost that is still there returns only into free room:
-    it was about to leave. survivors — oldest first, each once. Who follows whom (the policy's chains) is known before. O(n).
+    most recent, of older ones too where the policy has started cold; a ghost that is still there was about to leave: it
+    returns only into free room, and not where a lower tier has it. survivors — oldest first, each once. Who follows whom (the
+    policy's chains) is known before. O(n).
     """
     weight_of = {survivor.key: survivor.weight for survivor in survivors}
     known = policy.export_image().weight_of()
     policy.let_go([key for key in policy if weight_of.get(key) != known[key]])
     leaving = [*policy.resize(capacity)]
     ghosts = {*policy.export_image().ghosts}
+    leftovers = ghosts.difference(leaving)
     ordered = heads_first(survivors)
     strangers = [survivor for survivor in ordered if survivor.key not in policy and survivor.key not in ghosts]
-    returning = [survivor for survivor in ordered if survivor.key in ghosts and survivor.key not in set(leaving)]
+    returning = [survivor for survivor in ordered if survivor.key in leftovers]
     leaving += _admit(policy, strangers, {survivor.key: survivor for survivor in survivors})
     leaving += _return(policy, returning)
     return (*_followers(policy, ordered, leaving), *leaving)
@@ -68,10 +70,11 @@ def _ancestors(survivors: Iterable[Survivor[BlockKey]], by_key: Mapping[BlockKey
 
 
 def _return(policy: RestorablePolicy[BlockKey], ghosts: Sequence[Survivor[BlockKey]]) -> list[BlockKey]:
-    keys, weights = _columns(ghosts)
+    spare = [ghost.key for ghost in reversed(ghosts) if ghost.is_below]
+    keys, weights = _columns(ghost for ghost in ghosts if not ghost.is_below)
     num_returned = num_fitting(weights, policy.capacity - policy.used)
     policy.admit(keys[:num_returned], weights[:num_returned], lambda _: False, cause=Cause.PREFETCH)
-    return keys[num_returned:][::-1]
+    return [*reversed(keys[num_returned:]), *spare]
 
 
 def _followers(
