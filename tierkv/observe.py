@@ -12,13 +12,15 @@ from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import MissReason, PolicyStats, StoreStats, TierName, TierStats
 from tierkv.placement.residency import Residency
 from tierkv.policies.base import Policy
+from tierkv.policy_state import PolicyKeeper
 
 
 class Observer:
     """Counts blocks served by tier and blocks not served by reason, since the store was opened."""
 
-    def __init__(self, residency: Residency, clock: Clock) -> None:
+    def __init__(self, residency: Residency, clock: Clock, keeper: PolicyKeeper) -> None:
         self._books = residency
+        self._keeper = keeper
         self._clock = clock
         self._started_at_s = clock.monotonic_s()
         self._hits: Counter[str] = Counter()
@@ -56,8 +58,8 @@ class Observer:
             sessions=sessions,
             leases=leases,
             reservations=len(reservations),
-            counters=dict(books.counters),
-            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded) if sentence),
+            counters={**books.counters, **self._keeper.counters},
+            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded, *self._keeper.problems) if sentence),
             policies=tuple(self._policies()),
             write_budget_left_bytes=write_budget_left_bytes,
         )

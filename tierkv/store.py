@@ -45,6 +45,7 @@ from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
 from tierkv.placement.waiting import after_all, promised, resolved
+from tierkv.policy_state import PolicyKeeper
 from tierkv.recall import Recall
 from tierkv.recorder import Recorder
 from tierkv.scrub import Checksum, Finding, scrub
@@ -80,6 +81,7 @@ class TieredStore:
         trail: Trail,
         checksum: Checksum,
         disk_scrub: Callable[[], Iterable[Finding]] | None,
+        keeper: PolicyKeeper,
         on_close: Callable[[bool], None],
     ) -> None:
         limits = settings.limits
@@ -105,7 +107,7 @@ class TieredStore:
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
         self._saver = Saver(residency=residency, clock=clock, limits=limits, requests=self._requests, adviser=self._adviser)
-        self._observer = Observer(residency, clock)
+        self._observer = Observer(residency, clock, keeper)
         self.trail = trail
         self.recorder = Recorder(clock=clock, lock=lock, index=residency.index)
         self._notes = Notes(trail, self.recorder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -71,6 +71,17 @@ class RecencyList(Generic[K]):
         key, weight = self._weights.popitem(last=False)
         self.total -= weight
         return key
+
+    def copy_to(self, keys: list[K], weights: list[int]) -> None:
+        """Adds its keys and their weights, in no order: many times quicker than in the list's. O(n)."""
+        entries: dict[K, int] = self._weights
+        keys.extend(dict.keys(entries))
+        weights.extend(dict.values(entries))
+
+    def restore(self, keys: Iterable[K], weights: Mapping[K, int]) -> None:
+        """Becomes the list of these keys, least recent first. O(n)."""
+        self._weights = OrderedDict((key, weights[key]) for key in keys)
+        self.total = sum(self._weights.values())
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless weights are positive and sum to `total`. O(n)."""

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tierkv.errors import DataError, InvalidRequestError
+from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import BlockKey
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -81,3 +82,44 @@ def test_identity_layout_and_stats_come_back_equal():
     for budget in (None, 0, 9):
         told = dataclasses.replace(stats, policies=(policy,), write_budget_left_bytes=budget)
         assert messages.stats_of(messages.stats_message(told)) == told
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        Hints("r", session_closed=True, expected_idle_s=2.5, priority=Priority.LOW, pin_until_s=4e9),
+        Hints(priority=Priority.HIGH),
+        Hints(request_id="é" * 32),
+        Hints(expected_idle_s=0.0, session_closed=True),
+    ],
+)
+def test_hints_come_back_equal(hints):
+    assert messages.hints_of(pb.PutHeader(hints=messages.hints_message(hints)).hints) == hints
+
+
+def test_hints_that_say_nothing_are_not_sent():
+    assert messages.hints_message(NO_HINTS) is None
+    assert messages.hints_message(Hints(pin_until_s=0.0)) is None
+    assert not pb.AcquireRequest(hints=messages.hints_message(Hints())).HasField("hints")
+    assert messages.hints_of(pb.AcquireRequest().hints) == NO_HINTS
+    assert messages.hints_of(pb.Hints(priority=pb.PRIORITY_NORMAL)) == NO_HINTS
+
+
+def test_priorities_have_the_numbers_of_the_protocol():
+    for priority in Priority:
+        assert messages.hints_of(pb.Hints(priority=f"PRIORITY_{priority.name}")).priority is priority
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.Hints(priority=9),  # type: ignore[arg-type]  # no number of the enum
+        pb.Hints(request_id="r" * 65),
+        pb.Hints(expected_idle_s=-1),
+        pb.Hints(expected_idle_s=float("nan")),
+        pb.Hints(pin_until_s=float("inf")),
+    ],
+)
+def test_hints_that_cannot_be_are_refused(message):
+    with pytest.raises(InvalidRequestError):
+        messages.hints_of(message)
