@@ -481,8 +481,8 @@ class TieredStore:
     def explain(self, subject: bytes | str, token_ids: Sequence[int] = ()) -> Explanation:
         """Why a block (its key, or the leading 4 bytes or more) or a request (its id) hit or missed.
 
-        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes
-        milliseconds, hardly any of them under the lock. Raises InvalidRequestError for what cannot be a key, a request id or token
+        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes tens
+        of milliseconds, for an abbreviated key some hundreds, hardly any of them under the lock. Raises InvalidRequestError for what cannot be a key, a request id or token
         ids, and for an abbreviated key that is not unique. Answers after `close` too.
         """
         if isinstance(subject, str):

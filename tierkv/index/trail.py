@@ -99,7 +99,7 @@ class Trail:
             return list(self._ring)
 
     def of_key(self, prefix: bytes) -> list[TrailEvent]:
-        """Events of the keys that begin with `prefix`, oldest first. Scans outside of the lock: milliseconds for a full trail."""
+        """Events of the keys that begin with `prefix`, oldest first. Scans outside of the lock: a full trail takes tens of milliseconds, for an abbreviated key some hundreds."""
         return events_of_key(self.events(), prefix)
 
     def of_request(self, request_id: str) -> list[TrailEvent]:
