@@ -18,6 +18,10 @@ GOLDEN = Path(__file__).parent
 K = [key_of(number) for number in range(20)]
 
 
+def golden(name):
+    return bytes.fromhex((GOLDEN / f"policy_v1_{name}.hex").read_text(encoding="ascii"))
+
+
 def nobody(_key):
     return False
 
@@ -47,14 +51,12 @@ def written():
 
 @pytest.mark.parametrize("name", ["snapshot", "log"])
 def test_the_bytes_are_those_of_version_1(name):
-    golden = bytes.fromhex((GOLDEN / f"policy_v1_{name}.hex").read_text(encoding="ascii"))
-    assert getattr(written()[0], name) == golden
+    assert getattr(written()[0], name) == golden(name)
 
 
 def test_version_1_is_read():
-    contents = [bytes.fromhex((GOLDEN / f"policy_v1_{name}.hex").read_text(encoding="ascii")) for name in ("snapshot", "log")]
     policy = ArcPolicy(8, Chains())
-    assert restore(policy, *contents, xxhash.xxh3_128_digest).problem == ""
+    assert restore(policy, golden("snapshot"), golden("log"), xxhash.xxh3_128_digest).problem == ""
     assert policy.export_image().is_same(written()[1].export_image())
     image = policy.export_image()
     assert (image.t1, image.t2) == ([K[7]], [K[1]])

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tierkv.errors import DataError
+from tierkv.model.keys import BlockKey
 from tierkv.policy_state.lineage import Lineage, Run
 from tierkv.testing.policy_traffic import key_of
 
@@ -73,7 +74,7 @@ def test_a_lineage_read_back_is_the_same():
     """Random admissions, departures and relinked lists: what a settled lineage names, one made of its runs names too."""
     chance = random.Random(3)
     lineage = Lineage()
-    resident: list[bytes] = []
+    resident: list[BlockKey] = []
     for _ in range(300):
         keys = chance.sample([key for key in K if key not in resident], chance.randint(1, 6)) if len(resident) < 150 else []
         lineage.admit(keys, chance.choice(resident) if resident and chance.random() < 0.7 else None)
@@ -114,7 +115,7 @@ def test_a_long_list_is_compared_at_its_ends_and_in_between():
     lineage.admit(K[:100], None)
     lineage.admit(K[100:200], K[99])
     assert lineage.is_chain(K)
-    assert lineage.is_chain(list(map(bytes, map(bytearray, K))))
+    assert lineage.is_chain([BlockKey(bytes(bytearray(key))) for key in K])
     assert not lineage.is_chain([*K[1:100], K[0], *K[100:]])
     assert not lineage.is_chain([*K[:10], *K[11:]])
     assert not lineage.is_chain([K[1], *K[1:]])
