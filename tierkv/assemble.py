@@ -18,6 +18,7 @@ from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
 from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
+from tierkv.index.trail import Trail
 from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
 from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey
@@ -129,6 +130,7 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         tier = _encoded(disk, codec_by_name(settings.disk.codec), namespaces)
     host_capacity = max(1, int(host.capacity_bytes * (1 - settings.host.headroom_ratio)))
     index = BlockIndex(history_limit=settings.limits.miss_history)
+    trail = Trail(events=settings.limits.trail_events, keys=settings.limits.trail_keys, clock=clock, lock=lock)
     keeper = PolicyKeeper(settings.data_folder / "policy", lock=lock, checksum=checksum)
     residency = Residency(
         index=index,
@@ -139,6 +141,7 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         if disk is None
         else keeper.keep(TierName.DISK, _policy(settings.policy, disk.capacity_bytes, index.chains)),
         is_disk_writable=lambda: mover.writer is not None and mover.writer.is_writable,
+        trail=trail,
     )
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
     with collector_paused():
@@ -161,6 +164,7 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         residency=residency,
         mover=mover,
         namespaces=namespaces,
+        trail=trail,
         checksum=checksum,
         disk_scrub=None if disk is None else disk.scrub,
         keeper=keeper,

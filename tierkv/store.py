@@ -7,29 +7,47 @@ no I/O happens under it.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-from tierkv.answers import Acquisition, CommitResult, DamagedFrame, PendingRun, ReserveResult, RunResult, VerifyReport
+from tierkv.answers import (
+    Acquisition,
+    CommitResult,
+    DamagedFrame,
+    Explanation,
+    PendingRun,
+    ReserveResult,
+    RunResult,
+    VerifyReport,
+)
 from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
+from tierkv.explain import explain_key, explain_request
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
+from tierkv.index.trail import Trail
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, StoreStats
 from tierkv.namespaces import NamespaceTable
+from tierkv.notes import Notes
 from tierkv.observe import Observer
 from tierkv.placement import planner
+from tierkv.placement.advice import Adviser
 from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
+from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
 from tierkv.placement.waiting import after_all, promised, resolved
 from tierkv.policy_state import PolicyKeeper
+from tierkv.recall import Recall
+from tierkv.recorder import Recorder
 from tierkv.scrub import Checksum, Finding, scrub
 from tierkv.settings import StoreSettings
 
@@ -37,6 +55,7 @@ __all__ = [
     "Acquisition",
     "CommitResult",
     "DamagedFrame",
+    "Explanation",
     "PendingRun",
     "ReserveResult",
     "RunResult",
@@ -59,6 +78,7 @@ class TieredStore:
         residency: Residency,
         mover: Mover,
         namespaces: NamespaceTable,
+        trail: Trail,
         checksum: Checksum,
         disk_scrub: Callable[[], Iterable[Finding]] | None,
         keeper: PolicyKeeper,
@@ -74,17 +94,24 @@ class TieredStore:
         self._checksum = checksum
         self._disk_scrub = disk_scrub
         self._on_close = on_close
+        self._requests = RequestTable(limit=limits.requests, parent_of=residency.index.parent_of)
+        self._adviser = Adviser(residency, clock)
         self._loader = Loader(
             lock=lock,
             residency=residency,
             mover=mover,
+            requests=self._requests,
             run_blocks=settings.promote_run_blocks,
             verify_every_hit=settings.verify_every_hit,
         )
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
-        self._saver = Saver(residency=residency, clock=clock, limits=limits)
+        self._saver = Saver(residency=residency, clock=clock, limits=limits, requests=self._requests, adviser=self._adviser)
         self._observer = Observer(residency, clock, keeper)
+        self.trail = trail
+        self.recorder = Recorder(clock=clock, lock=lock, index=residency.index)
+        self._notes = Notes(trail, self.recorder)
+        self._recall = Recall(trail=trail, index=residency.index, namespaces=namespaces, lock=lock)
         self._is_draining = False
         self._is_closing = False
         self._is_closed = False
@@ -106,6 +133,8 @@ class TieredStore:
                 return
             self._drop_leases(session)
             self._saver.end_session(session)
+            self.recorder.end_session(session)
+            self._requests.end_session(session)
         self._mover.kick()
 
     def has_reservations(self, session: SessionId) -> bool:
@@ -140,7 +169,12 @@ class TieredStore:
     # -- save ------------------------------------------------------------------------------------------------------------
 
     def reserve(
-        self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey], parent: BlockKey | None = None
+        self,
+        session: SessionId,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
     ) -> ReserveResult:
         """Extents for the keys that are not held; making room may start demotions but waits for none of them."""
         namespace = self._checked(namespace_id, keys)
@@ -149,7 +183,8 @@ class TieredStore:
             self._sessions.check(session)
             if self._is_draining:
                 raise UnavailableError("the store is draining: it takes nothing new")
-            result = self._saver.reserve(session, namespace, keys, parent)
+            result = self._saver.reserve(session, namespace, keys, parent, hints)
+            self._notes.reserved(session, namespace, keys, parent, result, request=hints.request_id)
         self._mover.kick()
         return result
 
@@ -166,7 +201,9 @@ class TieredStore:
         with self._lock:
             self._check_open()
             self._sessions.check(session)
+            hints = self._saver.hints_of(session, reservation_id)
             entries = self._saver.commit(session, reservation_id, keys)
+            self._notes.committed(entries, hints)
             for entry in entries:
                 entry.durability = durability or self._namespaces.get(entry.namespace_id).durability
             durable = self._mover.write_all([entry for entry in entries if entry.durability is Durability.STRICT])
@@ -193,29 +230,38 @@ class TieredStore:
             miss = self._books.index.miss_reason(keys[len(found)]) if len(found) < len(keys) else None
             return PrefixMatch(tuple(planner.found_in(entry) for entry in found), miss)
 
-    def acquire(self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Acquisition:
-        """Pins the longest held prefix and starts promoting what is not in the arena. One access per block."""
-        self._checked(namespace_id, keys)
+    def acquire(
+        self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints = NO_HINTS
+    ) -> Acquisition:
+        """Pins the longest held prefix and starts promoting what is not in the arena. One access per block and request."""
+        namespace = self._checked(namespace_id, keys)
         ttl_s = self._settings.limits.lease_ttl_s
         with self._lock:
             self._check_open()
             self._sessions.check(session)
             lease_id = self._leases.next_id()
-            held = self._loader.hold(namespace_id, keys, is_access=True)
+            held = self._loader.hold(namespace_id, keys, reader=session, request_id=hints.request_id)
             if held.entries:
-                self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s))
+                self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s, hints.request_id))
             self._observer.count(held.tiers, miss=held.miss, num_missed=len(keys) - len(held.entries))
+            self._notes.acquired(session, namespace, keys, held.tiers, held.miss, request=hints.request_id)
             extents = tuple(entry.placed_at() for entry in held.entries)
+            self._adviser.take(held.entries, hints, own_pins=1)
+            self._notes.advised(namespace_id, held.entries, hints)
         for run in held.pending:
-            run.done.add_done_callback(self._count_run_miss)
+            run_keys = keys[run.start_idx : run.start_idx + run.num_blocks]
+            run.done.add_done_callback(functools.partial(self._count_run_miss, namespace_id, run_keys, hints.request_id))
         self._mover.kick()
         return Acquisition(lease_id, held.tiers, extents, held.pending, held.miss, ttl_s)
 
-    def _count_run_miss(self, done: Future[RunResult]) -> None:
+    def _count_run_miss(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], request_id: str, done: Future[RunResult]
+    ) -> None:
         result = done.result()
         if result.miss is not None:
             with self._lock:
                 self._observer.count((), miss=result.miss, num_missed=1)
+                self._notes.missed(namespace_id, keys[result.num_blocks :], result.miss, request=request_id)
 
     def count_late(self, num_blocks: int) -> None:
         """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
@@ -235,11 +281,22 @@ class TieredStore:
         self._checked(namespace_id, keys)
         with self._lock:
             self._check_open()
-            held = self._loader.hold(namespace_id, keys, is_access=False)
+            held = self._loader.hold(namespace_id, keys, reader=None)
             for entry in held.entries:  # moves keep what is under way in place
                 self._books.unpin(entry)
         self._mover.kick()
         return sum(run.num_blocks for run in held.pending)
+
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints) -> int:
+        """Says what is known of the future of blocks; returns how many of them are held. Not an access."""
+        self._checked(namespace_id, keys)
+        with self._lock:
+            self._check_open()
+            known = [entry for key in keys if (entry := self._books.index.get(key)) is not None]
+            held = [entry for entry in known if entry.is_held and entry.namespace_id == namespace_id]
+            self._adviser.take(held, hints)
+            self._notes.advised(namespace_id, held, hints)
+            return len(held)
 
     # -- forget ----------------------------------------------------------------------------------------------------------
 
@@ -252,19 +309,21 @@ class TieredStore:
             for entry in entries:
                 if entry.is_busy:
                     raise ConflictError("this block is leased or reserved; release it first", key=entry.key, state=entry.state)
-            return self._forget([entry for entry in entries if entry.namespace_id == namespace_id])
+            return self._forget([entry for entry in entries if entry.namespace_id == namespace_id], "a client deleted them")
 
     def clear(self, namespace_id: NamespaceId) -> Future[int]:
         """Forgets every block of a namespace that is neither leased nor reserved."""
         self._namespaces.get(namespace_id)
         with self._lock:
             self._check_open()
-            return self._forget([entry for entry in self._books.index if entry.namespace_id == namespace_id and not entry.is_busy])
+            idle = [entry for entry in self._books.index if entry.namespace_id == namespace_id and not entry.is_busy]
+            return self._forget(idle, "a client cleared their namespace")
 
-    def _forget(self, entries: list[BlockEntry]) -> Future[int]:
+    def _forget(self, entries: list[BlockEntry], why: str) -> Future[int]:
         """Blocks go from every tier, and what follows them, which nobody could find without them, too."""
         below = [follower for entry in entries for follower in self._books.index.descendants(entry.key)]
         everything = list(dict.fromkeys([*entries, *below]))
+        self._notes.deleted(everything, why)
         on_disk = [entry.key for entry in everything if entry.is_on_disk]
         in_arena = [entry.key for entry in everything if entry.has_host_copy]
         for entry in reversed(entries):
@@ -291,6 +350,7 @@ class TieredStore:
                 reservations=self._saver.reservations,
                 disk_blocks=disk_blocks,
                 disk_failure=None if writer is None else writer.failure,
+                write_budget_left_bytes=None if writer is None else writer.budget_left_bytes,
             )
 
     def flush(self) -> Future[int]:
@@ -328,8 +388,13 @@ class TieredStore:
                 return
             for lease in self._leases.expired(now_s):
                 self._books.counters["leases_expired"] += 1
+                self._notes.lease_expired(lease)
                 self._drop_lease(lease)
+            for reservation in self._saver.reservations.expired(now_s):
+                if not reservation.is_expired:
+                    self._notes.reservation_expired(reservation)
             self._saver.expire()
+            self._adviser.tick()
             writer = self._mover.writer
             if writer is not None and (writer.owes_writes or writer.failure is not None) and writer.is_writable:
                 writer.owes_writes = False
@@ -377,6 +442,7 @@ class TieredStore:
         """Starts the mover's threads; blocks that survived in the arena alone go on to disk where their namespace promises it."""
         self._mover.start()
         with self._lock:
+            self._notes.recovered(list(self._books.index))
             for entry in self._books.index:
                 entry.durability = self._namespaces.durability_of(entry.namespace_id)
             self._write_unwritten()
@@ -408,6 +474,33 @@ class TieredStore:
             for entry in self._books.index:
                 assert entry.pins == pins[id(entry)], (entry.pins, entry.key.hex())
             self._saver.check_integrity()
+            self.trail.check_integrity()
+
+    # -- what happened ---------------------------------------------------------------------------------------------------
+
+    def explain(self, subject: bytes | str, token_ids: Sequence[int] = ()) -> Explanation:
+        """Why a block (its key, or the leading 4 bytes or more) or a request (its id) hit or missed.
+
+        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes
+        milliseconds, hardly any of them under the lock. Raises InvalidRequestError for what cannot be a key, a request id or token
+        ids, and for an abbreviated key that is not unique. Answers after `close` too.
+        """
+        if isinstance(subject, str):
+            return explain_request(self._recall, subject, token_ids)
+        return explain_key(self._recall, subject, token_ids)
+
+    def note_timeout(self, session: SessionId, lease_id: int, start_idx: int) -> None:
+        """A reader gave up waiting for the blocks of its lease from `start_idx` on."""
+        with self._lock:
+            lease = self._leases.get(lease_id, session)
+            if lease is not None and lease.entries:
+                keys = [entry.key for entry in lease.entries[start_idx:]]
+                self._notes.missed(lease.entries[0].namespace_id, keys, MissReason.TIMEOUT, request=lease.request_id)
+
+    def count(self, counter: str, amount: int) -> None:
+        """Adds to a counter of `stats` that a shell keeps, e.g. of bytes that it streamed."""
+        with self._lock:
+            self._books.counters[counter] += amount
 
     # -- helpers; lock held ----------------------------------------------------------------------------------------------
 

@@ -15,11 +15,12 @@ from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.model.outcomes import MissReason
 from tierkv.settings import LimitSettings
 from tierkv.store import Acquisition, TieredStore
-from tierkv.wire import messages
+from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
 from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary, within
+from tierkvd.recordings import Recordings
 from tierkvd.scrubs import Scrubs
 from tierkvd.sessions import SessionHandle, Sessions
 from tierkvd.streams import Streams
@@ -39,6 +40,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         self._limits = limits
         self._streams = Streams(store, clock)
         self.scrubs = Scrubs(store)
+        self._recordings = Recordings(store)
         self._is_stopping = False
 
     def check_serving(self) -> None:
@@ -49,6 +51,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     async def stop(self) -> None:
         """Opens no more sessions, tells those there are, and gives them a moment to commit. The servers must still serve meanwhile."""
         self._is_stopping = True
+        self._recordings.stop()
         self.sessions.announce_stop()
         await self.sessions.wait_closed(COMMIT_GRACE_S)
 
@@ -103,7 +106,8 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         self.check_serving()
         session = self._session(context, needs_memory=True)
         keys, parent = messages.unpack_keys(request.keys), messages.unpack_parent(request.parent)
-        result = self._store.reserve(session.session, messages.unpack_namespace_id(request.namespace_id), keys, parent)
+        namespace_id, hints = messages.unpack_namespace_id(request.namespace_id), messages.hints_of(request.hints)
+        result = self._store.reserve(session.session, namespace_id, keys, parent, hints)
         return pb.ReserveReply(
             reservation_id=result.reservation_id,
             outcomes=messages.outcome_numbers(result.outcomes),  # type: ignore[arg-type]
@@ -129,8 +133,8 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     @unary
     async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireReply:  # noqa: N802
         session = self._session(context, needs_memory=True)
-        keys = messages.unpack_keys(request.keys)
-        acquired = self._store.acquire(session.session, messages.unpack_namespace_id(request.namespace_id), keys)
+        keys, hints = messages.unpack_keys(request.keys), messages.hints_of(request.hints)
+        acquired = self._store.acquire(session.session, messages.unpack_namespace_id(request.namespace_id), keys, hints)
         num_ready = len(acquired.tiers)
         if acquired.pending:
             session.remember(acquired)
@@ -145,12 +149,15 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     @streaming
     async def Await(self, request: pb.AwaitRequest, context: Context) -> AsyncGenerator[pb.AwaitEvent, None]:  # noqa: N802
         deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
-        acquired = self._session(context, needs_memory=True).recall(request.lease_id)
+        session = self._session(context, needs_memory=True)
+        acquired = session.recall(request.lease_id)
         if acquired is None:
             raise ConflictError(
                 "nothing of this lease is on its way; it was awaited already, or it is gone", lease=request.lease_id
             )
         async for event in _pending_events(acquired, deadline_s):
+            if event.HasField("ended") and event.ended.miss == pb.MISS_REASON_TIMEOUT:
+                self._store.note_timeout(session.session, acquired.lease_id, event.ended.num_blocks)
             yield event
 
     @unary
@@ -181,6 +188,12 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         cleared = self._store.clear(messages.unpack_namespace_id(request.namespace_id))
         num_deleted = await within(cleared, context)
         return pb.ClearReply(deleted=num_deleted)
+
+    @unary
+    async def Advise(self, request: pb.AdviseRequest, context: Context) -> pb.AdviseReply:  # noqa: N802
+        self._session(context)
+        keys, hints = messages.unpack_keys(request.keys), messages.hints_of(request.hints)
+        return pb.AdviseReply(advised=self._store.advise(messages.unpack_namespace_id(request.namespace_id), keys, hints))
 
     @unary
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802
@@ -214,6 +227,20 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     @streaming
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> AsyncGenerator[pb.VerifyEvent, None]:  # noqa: N802
         async with contextlib.aclosing(self.scrubs.run()) as events:
+            async for event in events:
+                yield event
+
+    @unary
+    async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainReply:  # noqa: N802
+        subject, token_ids = explanations.explain_subject_of(request)
+        # Looking through a full trail takes long enough to hold up other calls.
+        explanation = await asyncio.to_thread(self._store.explain, subject, token_ids)
+        return explanations.explanation_message(explanation)
+
+    @streaming
+    async def Record(self, request: pb.RecordRequest, context: Context) -> AsyncGenerator[pb.RecordEvent, None]:  # noqa: N802
+        self.check_serving()
+        async with contextlib.aclosing(self._recordings.run(context)) as events:
             async for event in events:
                 yield event
 

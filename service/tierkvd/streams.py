@@ -42,10 +42,11 @@ class Streams:
         header = await _header_of(requests)
         namespace = self._store.namespace(messages.unpack_namespace_id(header.namespace_id))
         keys, parent = messages.unpack_keys(header.keys), messages.unpack_parent(header.parent)
-        durability = messages.durability_of(header.durability)
-        result = self._store.reserve(session.session, namespace.namespace_id, keys, parent)
+        durability, hints = messages.durability_of(header.durability), messages.hints_of(header.hints)
+        result = self._store.reserve(session.session, namespace.namespace_id, keys, parent, hints)
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * self._store.reservation_ttl_s
         granted = [key for key, extent in zip(keys, result.extents, strict=True) if extent is not None]
+        num_bytes = len(granted) * namespace.layout.block_bytes
         durable: Future[None] | None = None
         try:
             with session.streaming():
@@ -53,6 +54,7 @@ class Streams:
             if granted:
                 durable = self._store.commit(session.session, result.reservation_id, granted, durability).durable
                 granted = []
+                self._store.count("streamed_in_bytes", num_bytes)
         finally:
             if granted and session.is_open:
                 self._store.abort(session.session, result.reservation_id, granted)
@@ -91,10 +93,12 @@ class Streams:
     async def get(self, session: SessionHandle, request: pb.GetRequest, deadline_s: float) -> AsyncGenerator[pb.GetEvent, None]:
         """A header, then the blocks of the held prefix in order, as they become readable; ends early where one is lost."""
         namespace = self._store.namespace(messages.unpack_namespace_id(request.namespace_id))
-        acquired = self._store.acquire(session.session, namespace.namespace_id, messages.unpack_keys(request.keys))
+        keys, hints = messages.unpack_keys(request.keys), messages.hints_of(request.hints)
+        acquired = self._store.acquire(session.session, namespace.namespace_id, keys, hints)
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * acquired.expires_in_s
         block_bytes = namespace.layout.block_bytes
         session.num_streams += 1
+        num_bytes = 0
         try:
             tiers, miss = messages.tier_numbers(acquired.tiers), messages.miss_number(acquired.miss)
             header = pb.GetHeader(tiers=tiers, miss=miss, block_bytes=block_bytes)  # type: ignore[arg-type]
@@ -107,8 +111,10 @@ class Streams:
                         raise ConflictError("the stream was too slow: its lease has expired; get again", block=idx)
                     data = bytes(block[start : start + CHUNK_BYTES])
                     yield pb.GetEvent(chunk=pb.GetChunk(block_idx=idx, data=data))
+                    num_bytes += len(data)
         finally:
             session.num_streams -= 1
+            self._store.count("streamed_out_bytes", num_bytes)
             self._store.release(session.session, [acquired.lease_id])
 
 

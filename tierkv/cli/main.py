@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tierkv
-from tierkv.cli import bench, demo, serve, status, verify
+from tierkv.cli import bench, demo, explain, record, serve, status, verify
 from tierkv.cli.output import run_command
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app = typer.Typer(
 # One line a command; the order is that of the help.
 serve.register(app)
 status.register(app)
+explain.register(app)
+record.register(app)
 verify.register(app)
 demo.register(app)
 bench.register(app)

@@ -62,6 +62,11 @@ class BlockIndex:
             if len(self._history) > self._history_limit:
                 self._history.popitem(last=False)
 
+    def parent_of(self, key: BlockKey) -> BlockKey | None:
+        """The key before `key`; None at the head of a sequence, and for a key without an entry."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.parent
+
     def ancestors(self, key: BlockKey | None) -> list[BlockEntry]:
         """The entry of `key` and those of everything before it, head first, as far as they are known."""
         found: list[BlockEntry] = []
@@ -90,6 +95,10 @@ class BlockIndex:
     def miss_reason(self, key: BlockKey) -> MissReason:
         """Why `key` cannot be served."""
         return self._history.get(key, MissReason.NEVER_SEEN)
+
+    def remembered_keys(self) -> list[BlockKey]:
+        """Every key that is in the index or was not long ago. A copy, O(n)."""
+        return [*self._entries, *self._history]
 
     def next_generation(self) -> int:
         self._generation += 1

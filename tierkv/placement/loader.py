@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 from tierkv.answers import PendingRun, RunResult
 from tierkv.index.entry import BlockEntry
+from tierkv.index.holds import SessionId
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import MissReason, TierName
 from tierkv.placement import planner
 from tierkv.placement.mover import Mover
 from tierkv.placement.planner import Readiness
+from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.waiting import after_all
 from tierkv.policies.base import Cause
@@ -37,16 +39,29 @@ class Loader:
     """Holds prefixes for `acquire` and `prefetch`."""
 
     def __init__(
-        self, *, lock: threading.RLock, residency: Residency, mover: Mover, run_blocks: int, verify_every_hit: bool
+        self,
+        *,
+        lock: threading.RLock,
+        residency: Residency,
+        mover: Mover,
+        requests: RequestTable,
+        run_blocks: int,
+        verify_every_hit: bool,
     ) -> None:
         self._lock = lock
         self._books = residency
         self._mover = mover
+        self._requests = requests
         self._run_blocks = run_blocks
         self._verify_every_hit = verify_every_hit
 
-    def hold(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, is_access: bool) -> HeldPrefix:
-        """Pins the longest held prefix of `keys`; is_access — whether that is a use of its blocks, or preparation for one."""
+    def hold(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, reader: SessionId | None, request_id: str = ""
+    ) -> HeldPrefix:
+        """Pins the longest held prefix of `keys`.
+
+        reader — whose access to the blocks it is, with its request if that has a name; None: preparation for one, not an access.
+        """
         books = self._books
         entries = books.index.match(namespace_id, keys)
         miss = books.index.miss_reason(keys[len(entries)]) if len(entries) < len(keys) else None
@@ -56,15 +71,16 @@ class Loader:
         away = [planner.is_away(entry) for entry in entries]
         num_held = len(entries)
         if any(away):
-            num_held = self._bring_in(entries, away, Cause.LOAD if is_access else Cause.PREFETCH)
+            num_held = self._bring_in(entries, away, Cause.PREFETCH if reader is None else Cause.LOAD)
         if num_held < len(entries):
             miss = MissReason.CAPACITY
             for entry in entries[num_held:]:
                 books.unpin(entry)
             del entries[num_held:]
             tiers = tiers[:num_held]
-        if is_access:
-            self._note_access(entries, away)
+        if reader is not None:
+            first = self._requests.first_accesses(reader, request_id, [entry.key for entry in entries])
+            self._note_access(entries, away, first)
         return HeldPrefix(entries, tiers, self._start_runs(entries), miss)
 
     def _bring_in(self, entries: list[BlockEntry], away: list[bool], cause: Cause) -> int:
@@ -74,16 +90,21 @@ class Loader:
         num_placed = self._books.bring_in(wanted, head, cause)
         return entries.index(wanted[num_placed]) if num_placed < len(wanted) else len(entries)
 
-    def _note_access(self, entries: list[BlockEntry], away: list[bool]) -> None:
-        """One access to each block, by one call for all. What was brought in was counted by that."""
+    def _note_access(self, entries: list[BlockEntry], away: list[bool], first: Sequence[BlockKey]) -> None:
+        """One access to each block, by one call for all. What was brought in was counted by that.
+
+        first — keys that the request had not accessed before.
+        """
         books = self._books
-        here = [entry for entry, is_away in zip(entries, away, strict=False) if not is_away]
+        here = [entry.key for entry, is_away in zip(entries, away, strict=False) if not is_away]
+        on_disk = [entry.key for entry in entries if entry.is_on_disk] if books.disk_policy is not None else []
+        if len(first) < len(entries):
+            fresh = set(first)
+            here, on_disk = [key for key in here if key in fresh], [key for key in on_disk if key in fresh]
         if here:
-            books.host_policy.on_access([entry.key for entry in here])
-        if books.disk_policy is not None:
-            on_disk = [entry.key for entry in entries if entry.is_on_disk]
-            if on_disk:
-                books.disk_policy.on_access(on_disk)
+            books.host_policy.on_access(here)
+        if books.disk_policy is not None and on_disk:
+            books.disk_policy.on_access(on_disk)
 
     def _start_runs(self, entries: list[BlockEntry]) -> tuple[PendingRun, ...]:
         kinds = [self._readiness(entry) for entry in entries]

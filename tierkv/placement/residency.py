@@ -16,16 +16,23 @@ from collections.abc import Callable, Sequence
 
 from tierkv.index.block_index import BlockIndex
 from tierkv.index.entry import BlockEntry
+from tierkv.index.trail import Trail, What
 from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockEvent, BlockState
-from tierkv.model.outcomes import Extent, MissReason
+from tierkv.model.outcomes import Extent, MissReason, TierName
 from tierkv.placement import planner
+from tierkv.placement.retention import Retention
 from tierkv.policies.base import Cause, Policy, Shortfall
 from tierkv.tiers.base import Tier
 from tierkv.tiers.host import HostTier
 
 _DEFRAGMENT_ROUNDS = 4
 """How often more victims are asked for when room is there but too scattered for a block."""
+_FATES = {
+    planner.Eviction.DROP: "the disk has a copy",
+    planner.Eviction.DEMOTE: "it goes to disk",
+    planner.Eviction.DISCARD: "the disk takes nothing now",
+}
 _IN_HOST_POLICY = (BlockState.RESERVED, BlockState.FILLING, BlockState.READY, BlockState.LEASED)
 
 
@@ -41,12 +48,15 @@ class Residency:
         disk: Tier | None,
         disk_policy: Policy[BlockKey] | None,
         is_disk_writable: Callable[[], bool],
+        trail: Trail,
     ) -> None:
         self.index = index
         self.host = host
         self.host_policy = host_policy
         self.disk = disk
         self.disk_policy = disk_policy
+        self.trail = trail
+        self.retention: Retention[BlockKey] = Retention(host_policy.capacity)
         self.counters: Counter[str] = Counter()
         self.to_demote: list[BlockEntry] = []
         self.to_seal: list[BlockEntry] = []
@@ -65,8 +75,14 @@ class Residency:
         placed, shortfall = self._enter(entries, head, Cause.SAVE, spent)
         for entry in entries[:placed]:
             entry.step(BlockEvent.RESERVE)
-        if shortfall is Shortfall.CAP and self._is_disk_writable():
-            passing = entries[placed:]
+        if shortfall is not Shortfall.CAP:
+            return placed
+        passing = entries[placed:]
+        is_disk_writable = self._is_disk_writable()
+        fate = "it goes straight to disk as far as there is room" if is_disk_writable else "it is not kept"
+        why = f"its request has added its share to a full tier; {fate}"
+        self.trail.note(What.PASSED_BY, [entry.key for entry in passing], why, tier=TierName.HOST)
+        if is_disk_writable:
             extents = self._extents_for(passing)
             for entry, extent in zip(passing, extents, strict=False):
                 entry.extent = extent
@@ -81,13 +97,16 @@ class Residency:
         Those on disk are FILLING afterwards, the others' demotion is cancelled. They and their head are pinned.
         """
         num_placed, _ = self._enter(entries, head, cause)
+        cancelled: list[BlockKey] = []
         for entry in entries[:num_placed]:
             if entry.state is BlockState.EVICTING:
                 entry.is_passing = False
                 self.became_readable(entry, BlockEvent.TOUCH)
-                self.counters["demotions_cancelled"] += 1
+                cancelled.append(entry.key)
             else:
                 entry.step(BlockEvent.PROMOTE)
+        self.counters["demotions_cancelled"] += len(cancelled)
+        self.trail.note(What.DEMOTION_CANCELLED, cancelled, f"{cause.value}: wanted before it was over", tier=TierName.HOST)
         return num_placed
 
     def _enter(
@@ -160,26 +179,32 @@ class Residency:
 
     def _is_pinned_in_host(self, key: BlockKey) -> bool:
         entry = self.index.get(key)
-        return entry is None or not entry.is_evictable
+        return entry is None or not entry.is_evictable or self.retention.is_retained(key)
 
     def _evict(self, victims: Sequence[BlockKey]) -> None:
         """Victims of the host policy leave, tails first; what must be written goes to the writer heads first, as one piece."""
         if not victims:
             return
         is_disk_writable = self._is_disk_writable()
-        demoted: list[BlockEntry] = []
+        by_fate: dict[planner.Eviction, list[BlockEntry]] = {}
         for key in victims:
             entry = self.index.get(key)
             assert entry is not None, "a policy names only resident keys"
             how = planner.plan_eviction(is_on_disk=entry.is_on_disk, is_disk_writable=is_disk_writable)
-            self.counters[f"evictions_{how.value}"] += 1
-            entry.step(BlockEvent.EVICT)
-            if how is planner.Eviction.DEMOTE:
-                entry.moves += 1
-                demoted.append(entry)
-            else:
-                self.finish_eviction(entry)
-        self.to_demote.extend(reversed(demoted))
+            by_fate.setdefault(how, []).append(entry)
+        rule = _rule_of(self.host_policy)
+        for how, entries in by_fate.items():
+            self.counters[f"evictions_{how.value}"] += len(entries)
+            what = What.DEMOTED if how is planner.Eviction.DEMOTE else What.EVICTED
+            self.trail.note(what, [entry.key for entry in entries], f"{rule}; {_FATES[how]}", tier=TierName.HOST)
+            for entry in entries:
+                entry.step(BlockEvent.EVICT)
+                self.counters["evicted_bytes"] += entry.block_bytes
+                if how is planner.Eviction.DEMOTE:
+                    entry.moves += 1
+                else:
+                    self.finish_eviction(entry)
+        self.to_demote.extend(reversed(by_fate.get(planner.Eviction.DEMOTE, [])))
 
     def finish_eviction(self, entry: BlockEntry) -> None:
         """The host copy of an EVICTING block goes; its entry stays while the disk holds it."""
@@ -255,6 +280,7 @@ class Residency:
         A reserved block that follows stays until its client is done: its commit finds out (`tierkv.placement.saver`).
         """
         self.index.remove(entry, reason)
+        self.retention.forget(entry.key)
         if not self.index.chains.children(entry.key):
             return
         for below in reversed(self.index.descendants(entry.key)):  # children before their parents, so that none has any left
@@ -310,6 +336,9 @@ class Residency:
         return list(victims)
 
     def _lose_victims(self, victims: Sequence[BlockKey]) -> None:
+        assert self.disk_policy is not None
+        if victims:
+            self.trail.note(What.EVICTED, victims, _rule_of(self.disk_policy), tier=TierName.DISK)
         for victim in victims:
             self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
         self.counters["disk_evictions"] += len(victims)
@@ -338,7 +367,7 @@ class Residency:
         if entry.state is not BlockState.FREE:
             return False
         # Nobody else has it: neither who reads it nor what follows it in the arena may be left behind.
-        return entry.pins > 0 or any(
+        return (entry.pins > 0 or self.retention.is_retained(key)) or any(
             not child.is_on_disk for below in self.index.chains.children(key) if (child := self.index.get(below)) is not None
         )
 
@@ -348,6 +377,7 @@ class Residency:
         self.index.check_integrity()
         self.host_policy.check_integrity()
         self.host.check_integrity()
+        self.retention.check_integrity()
         seen: list[Extent] = []
         for entry in self.index:
             expects_host = entry.state in _IN_HOST_POLICY and not entry.is_passing
@@ -361,6 +391,13 @@ class Residency:
             self.disk_policy.check_integrity()
             unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
             assert not unknown, unknown  # what no policy knows could never leave the disk
+
+
+def _rule_of(policy: Policy[BlockKey]) -> str:
+    """By what rule victims were chosen just now, for people."""
+    state = policy.state()
+    steering = f" (w {state.w:.2f})" if state.name == "arc-age" else f" (p {state.p:.0f})" if state.p else ""
+    return f"{state.name}{steering}: the least wanted and what follows it, to make room"
 
 
 def _disk_entry_of(entry: BlockEntry) -> BlockEntry:

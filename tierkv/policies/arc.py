@@ -170,7 +170,7 @@ class ArcPolicy(ArcBooks[K]):
                 ghosts.pop(key)
             (t2 if to_t2 else t1).append(key, weights[idx])
         self._touched_at.update(dict.fromkeys(keys, self._now))
-        # The head of a request has an access of its own, the head of a prefetch has none that would make it as young as its tail.
+        # A request accesses its head beside this; that of a prefetch has no access, yet must not leave before what came for it.
         if not is_access and keys:
             self._touched_at.update(dict.fromkeys(head, self._now))
         for entries, weight_before in ((t1, used[0]), (t2, used[1])):
@@ -225,6 +225,8 @@ class ArcPolicy(ArcBooks[K]):
         self._trim_ghosts()
 
     def _evict(self, victims: Sequence[K]) -> None:
+        aged = (at for victim in reversed(victims) if (at := self._touched_at[victim]) > ANCIENT)
+        self._survival = self._now - next(aged, self._now - self._survival)
         for victim in victims:
             del self._touched_at[victim]
             from_t2 = victim in self._t2

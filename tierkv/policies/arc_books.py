@@ -62,6 +62,7 @@ class ArcBooks(Generic[K]):
         self._w = _W_START
         self._hits_b1 = 0
         self._hits_b2 = 0
+        self._survival = 0
 
     @property
     def used(self) -> int:
@@ -147,6 +148,8 @@ class ArcBooks(Generic[K]):
             ghost_hits_b2=self._hits_b2,
             p=self._p,
             w=self._w,
+            events=self._now,
+            survival=self._survival,
         )
 
     def check_integrity(self) -> None:

@@ -67,6 +67,10 @@ class PolicyState:
     ghost_hits_b2: int = 0
     p: float = 0.0
     w: float = 0.0
+    events: int = 0
+    """Its time: the number of accesses and admissions so far."""
+    survival: int = 0
+    """How long the last victim had waited, in events; 0 while nothing had to leave, and of a policy that does not know."""
 
 
 class Policy(Protocol[K]):

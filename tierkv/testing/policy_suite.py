@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -180,7 +181,9 @@ class PolicyContract(ABC):
     def test_4_a_chain_is_lost_from_its_tail(self) -> None:
         driver = driver_of(self.make, 4, [[1, 2, 3, 4]])
         driver.request(4)
-        assert [driver.make_room(1) for _ in range(4)] == [(4,), (3,), (2,), (1,)]
+        assert [driver.make_room(1) for _ in range(2)] == [(4,), (3,)]
+        driver.access([1, 2])
+        assert [driver.make_room(1) for _ in range(2)] == [(2,), (1,)]
 
     @pytest.mark.parametrize("cause", Cause)
     def test_a_head_stays_more_recent_than_what_is_added_to_it(self, cause: Cause) -> None:
@@ -200,7 +203,7 @@ class PolicyContract(ABC):
         for key in (1, 3, 4, 5, 6):
             assert driver.request(key) == fresh.request(key)
         assert list(driver.policy) == list(fresh.policy)
-        assert driver.policy.state() == fresh.policy.state()
+        assert replace(driver.policy.state(), events=0) == replace(fresh.policy.state(), events=0)
 
     def test_expired_entries_leave_first_the_last_of_them_before_the_others(self) -> None:
         driver = self.full()

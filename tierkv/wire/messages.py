@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from tierkv.errors import DataError, InvalidRequestError
+from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId, namespace_id
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.model.outcomes import Durability, MissReason, ReserveOutcome, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, MissReason, PolicyStats, ReserveOutcome, StoreStats, TierName, TierStats
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
 
@@ -21,11 +22,13 @@ _TIERS: tuple[TierName, ...] = (TierName.DEVICE, TierName.HOST, TierName.DISK, T
 _DURABILITIES: tuple[Durability, ...] = (Durability.VOLATILE, Durability.INTERVAL, Durability.STRICT)
 _MISSES: tuple[MissReason, ...] = tuple(MissReason)
 _OUTCOMES: tuple[ReserveOutcome, ...] = tuple(ReserveOutcome)
+_PRIORITIES: tuple[Priority, ...] = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 # Every enum of the protocol starts with "unspecified" = 0 and then lists the values in the order of the enums above.
 _TIER_NUMBERS = {tier: number for number, tier in enumerate(_TIERS, 1)}
 _DURABILITY_NUMBERS = {durability: number for number, durability in enumerate(_DURABILITIES, 1)}
 _MISS_NUMBERS = {miss: number for number, miss in enumerate(_MISSES, 1)}
 _OUTCOME_NUMBERS = {outcome: number for number, outcome in enumerate(_OUTCOMES, 1)}
+_PRIORITY_NUMBERS = {priority: number for number, priority in enumerate(_PRIORITIES, 1)}
 
 
 def pack_keys(keys: Sequence[BlockKey]) -> bytes:
@@ -69,6 +72,15 @@ def tiers_of(numbers: Iterable[int]) -> tuple[TierName, ...]:
     return tuple(_known(_TIERS, number, "tier") for number in numbers)
 
 
+def tier_number(tier: TierName | None) -> int:
+    return 0 if tier is None else _TIER_NUMBERS[tier]
+
+
+def tier_of(number: int) -> TierName | None:
+    """None for "unspecified". Raises DataError for a tier that this version does not know."""
+    return None if number == 0 else _known(_TIERS, number, "tier")
+
+
 def miss_number(miss: MissReason | None) -> int:
     return 0 if miss is None else _MISS_NUMBERS[miss]
 
@@ -106,6 +118,33 @@ def _known(values: tuple[V, ...], number: int, noun: str) -> V:
     if not 1 <= number <= len(values):
         raise DataError(f"the daemon answered with a {noun} that this version does not know", number=number)
     return values[number - 1]
+
+
+def hints_message(hints: Hints) -> pb.Hints | None:
+    """None where there is nothing to say, so that nothing is sent."""
+    if hints is NO_HINTS or hints == NO_HINTS:
+        return None
+    return pb.Hints(
+        request_id=hints.request_id,
+        session_closed=hints.session_closed,
+        expected_idle_s=hints.expected_idle_s or 0.0,
+        priority=0 if hints.priority is Priority.NORMAL else _PRIORITY_NUMBERS[hints.priority],  # type: ignore[arg-type]
+        pin_until_s=hints.pin_until_s or 0.0,
+    )
+
+
+def hints_of(message: pb.Hints) -> Hints:
+    """An empty message says nothing. Raises InvalidRequestError for a value that cannot be."""
+    number = message.priority
+    if not 0 <= number <= len(_PRIORITIES):
+        raise InvalidRequestError("unknown priority", number=number)
+    return Hints(
+        request_id=message.request_id,
+        session_closed=message.session_closed,
+        expected_idle_s=message.expected_idle_s,
+        priority=_PRIORITIES[number - 1] if number else Priority.NORMAL,
+        pin_until_s=message.pin_until_s,
+    )
 
 
 def layout_message(layout: Layout) -> pb.Layout:
@@ -157,6 +196,22 @@ def stats_message(stats: StoreStats) -> pb.StatsReply:
         reservations=stats.reservations,
         counters=stats.counters,
         degraded=stats.degraded,
+        policies=[
+            pb.PolicyStats(
+                tier=policy.tier,
+                name=policy.name,
+                t1_bytes=policy.t1_bytes,
+                t2_bytes=policy.t2_bytes,
+                b1_keys=policy.b1_keys,
+                b2_keys=policy.b2_keys,
+                ghost_hits_b1=policy.ghost_hits_b1,
+                ghost_hits_b2=policy.ghost_hits_b2,
+                p=policy.p,
+                w=policy.w,
+            )
+            for policy in stats.policies
+        ],
+        write_budget_left_bytes=stats.write_budget_left_bytes,
     )
 
 
@@ -172,4 +227,21 @@ def stats_of(message: pb.StatsReply) -> StoreStats:
         reservations=message.reservations,
         counters=dict(message.counters),
         degraded=tuple(message.degraded),
+        policies=tuple(_policy_of(policy) for policy in message.policies),
+        write_budget_left_bytes=message.write_budget_left_bytes if message.HasField("write_budget_left_bytes") else None,
+    )
+
+
+def _policy_of(message: pb.PolicyStats) -> PolicyStats:
+    return PolicyStats(
+        tier=TierName(message.tier),
+        name=message.name,
+        t1_bytes=message.t1_bytes,
+        t2_bytes=message.t2_bytes,
+        b1_keys=message.b1_keys,
+        b2_keys=message.b2_keys,
+        ghost_hits_b1=message.ghost_hits_b1,
+        ghost_hits_b2=message.ghost_hits_b2,
+        p=message.p,
+        w=message.w,
     )

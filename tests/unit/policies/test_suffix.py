@@ -1,6 +1,7 @@
 """Suffix demotion: who leaves with whom, and how little is walked for the pinned."""
 
 from collections.abc import Collection
+from itertools import pairwise
 
 import pytest
 
@@ -25,7 +26,7 @@ class CountingChains(Chains[int]):
 def chained(*paths: tuple[int, ...]) -> CountingChains:
     chains = CountingChains()
     for path in paths:
-        for parent, child in zip(path, path[1:], strict=False):
+        for parent, child in pairwise(path):
             chains.link(parent, child)
     return chains
 

@@ -208,6 +208,18 @@ def test_a_snapshot_that_is_none_is_a_cold_start_that_says_why(writer, files, ca
     assert told in caplog.text
 
 
+def test_what_was_lost_at_the_start_is_told_for_a_while(files, monkeypatch):
+    monkeypatch.setattr(scribe, "TELL_TICKS", 3)
+    files.snapshot = b"damaged"
+    cold = scribe_on(files)
+    told = []
+    for _ in range(4):
+        told.append(len(cold.problems))
+        cold.write()
+    assert told == [1, 1, 1, 0]
+    assert cold._counters["policy_state_lost"] == 1
+
+
 def test_another_version_of_the_log_leaves_the_snapshot(writer, files):
     save(writer, 1, 2)
     writer.write()
