@@ -109,8 +109,9 @@ def _whole_key(recall: Recall, events: Sequence[TrailEvent], prefix: bytes, firs
 
 
 def _presence(where: Whereabouts, events: Sequence[TrailEvent]) -> str:
-    arrival = next((event for event in reversed(events) if event.what in _ARRIVALS), None)
-    since = "since before the trail begins" if arrival is None else f"since {_time(arrival.at_ns)} ({_words(arrival.what)})"
+    # A block that left the arena and is on disk has been there alone since then.
+    arrival = next((event for event in reversed(events) if event.what in _ARRIVALS or _has_left_host(event)), None)
+    since = "since before the trail begins" if arrival is None else f"since {_deed(arrival, with_why=_has_left_host(arrival))}"
     copy = ", also on disk" if where.is_on_disk and where.tier is not TierName.DISK else ""
     pins = f"; {where.pins} leases hold it" if where.pins else ""
     return f"held in the {where.tier} tier {since}{copy}{pins}"
@@ -118,15 +119,18 @@ def _presence(where: Whereabouts, events: Sequence[TrailEvent]) -> str:
 
 def _absence(events: Sequence[TrailEvent], miss: MissReason, trail: Sequence[TrailEvent]) -> tuple[MissReason, str]:
     """Why a block is not held, from its own events. miss — what the index remembers."""
-    for event in reversed(events):
-        if event.what in _ARRIVALS:
-            break
-        gone = MissReason.TIMEOUT if event.what is What.EXPIRED and event.miss is not None else _DEPARTURES.get(event.what)
-        if gone is not None:
-            tier = f" from the {event.tier} tier" if event.tier is not None else ""
-            return gone, f"{_words(event.what)}{tier} at {_time(event.at_ns)}" + (f": {event.why}" if event.why else "")
+    last = next((idx for idx in range(len(events) - 1, -1, -1) if events[idx].what in _ARRIVALS or _end(events[idx])), None)
+    ended = None if last is None else _end(events[last])
+    if last is not None and ended is not None:
+        # What was passed by is refused in the same call where there is no disk; the rule stands in the first of the two.
+        is_passed_by = events[last].what is What.REFUSED and last > 0 and events[last - 1].what is What.PASSED_BY
+        event = events[last - 1] if is_passed_by else events[last]
+        tier = f" from the {event.tier} tier" if event.tier is not None and event.what is not What.PASSED_BY else ""
+        return ended, f"{_words(event.what)}{tier} at {_time(event.at_ns)}" + (f": {event.why}" if event.why else "")
     if miss is MissReason.CHECKSUM:
         return miss, "its bytes did not match their checksum, so the copy was set aside"
+    if miss is MissReason.EVICTED and last is not None:
+        return miss, f"it was here at {_deed(events[last], with_why=True)}, but reached no other tier, or what it follows has left"
     if miss is MissReason.EVICTED:
         return miss, "evicted; the trail does not reach back to when and why"
     misses = [event for event in events if event.what is What.MISSED]
@@ -135,6 +139,23 @@ def _absence(events: Sequence[TrailEvent], miss: MissReason, trail: Sequence[Tra
         asked = f"asked for in {calls} at {_time(misses[0].at_ns)}"
         return miss, f"{asked}, and not saved since the trail begins ({_time(trail[0].at_ns)})"
     return miss, _nothing_of("key", trail)
+
+
+def _end(event: TrailEvent) -> MissReason | None:
+    """Why a block is not held after an event that took it away, or kept it out; None for other events."""
+    if event.what is What.EXPIRED:  # a reservation's expiry has a reason, a lease's takes nothing away
+        return event.miss
+    return _DEPARTURES.get(event.what)
+
+
+def _has_left_host(event: TrailEvent) -> bool:
+    return event.what is What.EVICTED and event.tier is TierName.HOST
+
+
+def _deed(event: TrailEvent, *, with_why: bool) -> str:
+    why = f": {event.why}" if with_why and event.why else ""
+    tier = f" from the {event.tier} tier" if event.what is What.EVICTED and event.tier is not None else ""
+    return f"{_time(event.at_ns)} ({_words(event.what)}{tier}{why})"
 
 
 def _elsewhere(recall: Recall, own: Namespace | None, firsts: Sequence[FirstBlock]) -> tuple[MissReason, str] | None:

@@ -74,6 +74,11 @@ def test_a_block_that_others_pushed_out_is_evicted(run_dir):
         gone = explained(run_dir, keys[0].hex()[:16])
         assert (gone["key"], gone["found"], gone["tier"], gone["reason"]) == (keys[0].hex(), False, None, "evicted")
         assert gone["events"][0]["what"] == "saved"
+        (evicted,) = [event for event in gone["events"] if event["what"] == "evicted"]
+        assert "host" in evicted["why"]
+        assert "arc-age" in evicted["why"]
+        assert gone["sentence"].startswith("evicted from the host tier at ")
+        assert "arc-age" in gone["sentence"]
         assert anna.explain(keys[0]).miss == "evicted"
 
 

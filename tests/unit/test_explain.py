@@ -95,6 +95,19 @@ def test_a_block_on_disk_only_and_one_without_a_trail(world):
     assert told.reason == "held in the disk tier since before the trail begins"
 
 
+def test_a_block_that_left_the_arena_is_on_disk_since_then(world):
+    world.hold([A], state=BlockState.FREE, is_on_disk=True)
+    world.note(What.SAVED, [A])
+    world.note(What.EVICTED, [A], "rule; the disk has a copy", tier=TierName.HOST)
+    told = explain_key(world.recall, A)
+    assert (told.found, told.tier) == (True, TierName.DISK)
+    assert told.reason == (
+        "held in the disk tier since 1970-01-01T00:00:02Z (evicted from the host tier: rule; the disk has a copy)"
+    )
+    world.note(What.PROMOTED, [A], "read from disk")
+    assert explain_key(world.recall, A).reason == "held in the disk tier since 1970-01-01T00:00:03Z (promoted)"
+
+
 def test_a_block_that_is_being_written_is_not_found_yet(world):
     world.hold([A], state=BlockState.RESERVED)
     told = explain_key(world.recall, A)
@@ -149,7 +162,24 @@ def test_what_became_of_an_earlier_life_does_not_count(world):
     world.hold([A])
     world.lose(A, MissReason.EVICTED)
     told = explain_key(world.recall, A)
+    assert told.miss is MissReason.EVICTED
+    assert told.reason.startswith("it was here at 1970-01-01T00:00:03Z (saved), but reached no other tier")
+
+
+def test_a_block_gone_since_before_the_trail(world):
+    world.hold([A])
+    world.lose(A, MissReason.EVICTED)
+    told = explain_key(world.recall, A)
     assert (told.miss, told.reason) == (MissReason.EVICTED, "evicted; the trail does not reach back to when and why")
+
+
+def test_a_block_that_was_passed_by_and_therefore_refused_is_told_the_rule(world):
+    world.note(What.PASSED_BY, [A], "its share", tier=TierName.HOST)
+    world.note(What.REFUSED, [A], "no room")
+    told = explain_key(world.recall, A)
+    assert (told.miss, told.reason) == (MissReason.CAPACITY, "passed by at 1970-01-01T00:00:01Z: its share")
+    world.note(What.REFUSED, [A], "no room")
+    assert explain_key(world.recall, A).reason == "refused at 1970-01-01T00:00:03Z: no room"
 
 
 def test_an_expired_lease_takes_no_block_away(world):

@@ -63,6 +63,27 @@ def test_a_restart_is_told_and_what_is_on_disk_is_found_there(open_store):
         assert [(event.tier, len(event.keys), event.namespace) for event in hits] == [(TierName.DISK, len(keys), namespace_id)]
 
 
+def test_a_block_pushed_out_of_the_arena_is_told_on_disk_with_the_rule(open_store):
+    with open_store() as store:
+        namespace_id, keys = saved(store, blocks=2)
+        store.flush()
+        for seed in range(1, 80):
+            others = chain_keys(namespace_id, [seed * 1_000 + idx for idx in range(8)], block_tokens=4)
+            store.put(namespace_id, others, [memoryview(key * 256) for key in others])
+        told = store.explain(keys[0])
+        assert (told.found, told.tier) == (True, TierName.DISK)
+        assert "evicted from the host tier: arc-age" in told.reason
+        lease = store.acquire(namespace_id, keys)
+        lease.blocks()
+        store.release(lease)
+        store.release(store.acquire(namespace_id, keys))
+        told = store.explain(keys[0])
+        assert told.tier is TierName.HOST
+        assert names(told)[-1] == "hit"
+        assert "promoted" in names(told)
+        assert "also on disk" in told.reason
+
+
 def test_hits_of_two_tiers_are_two_events(open_store):
     with open_store() as store:
         _, keys = saved(store, blocks=6)
