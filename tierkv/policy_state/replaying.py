@@ -84,9 +84,9 @@ def merged(events: Sequence[Event]) -> list[Event]:
 
 
 def _is_same(one: Sequence[BlockKey], other: Sequence[BlockKey]) -> bool:
-    if one is other:
-        return True
-    return len(one) == len(other) and one[-1:] == other[-1:] and (one == other or list(one) == list(other))
+    if one is other or len(one) != len(other) or not one:
+        return len(one) == len(other)
+    return one[-1] == other[-1] and (one == other if type(one) is type(other) else list(one) == list(other))
 
 
 def _told(error: Exception) -> str:

@@ -25,6 +25,8 @@ REPLAY_KEYS_PER_ENTRY = 64
 """A log that names more keys than these, in all, would take too long to go through at a start: about 0.2 µs a key."""
 RETRY_TICKS = 60
 """Writes that are skipped after one that failed."""
+TELL_TICKS = 1200
+"""So long what was lost at the start is told: ten minutes. The count and the log keep it."""
 
 
 class PolicyScribe:
@@ -53,6 +55,7 @@ class PolicyScribe:
         self._replay_keys = 0
         self._replay_limit = 0
         self._ticks_to_wait = 0
+        self._ticks_to_tell = TELL_TICKS
         self._needs_snapshot = True
         self._start_problem = ""
         self._write_problem = ""
@@ -76,6 +79,9 @@ class PolicyScribe:
 
     def write(self) -> None:
         """Writes down what was noted since the last call, or a snapshot where one is due."""
+        self._ticks_to_tell -= 1
+        if self._ticks_to_tell == 0:
+            self._start_problem = ""
         is_waiting = self._ticks_to_wait > 0
         self._ticks_to_wait -= is_waiting
         image: PolicyImage[BlockKey] | None = None

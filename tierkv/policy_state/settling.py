@@ -20,16 +20,15 @@ def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor[Bloc
     """
     weight_of = {survivor.key: survivor.weight for survivor in survivors}
     known = policy.export_image().weight_of()
-    policy.let_go([key for key in policy if weight_of.get(key) != known[key]])
-    leaving = [*policy.resize(capacity)]
-    ghosts = {*policy.export_image().ghosts}
-    leftovers = ghosts.difference(leaving)
     ordered = heads_first(survivors)
-    strangers = [survivor for survivor in ordered if survivor.key not in policy and survivor.key not in ghosts]
-    returning = [survivor for survivor in ordered if survivor.key in leftovers]
-    leaving += _admit(policy, strangers, {survivor.key: survivor for survivor in survivors})
-    leaving += _return(policy, returning)
-    return (*_followers(policy, ordered, leaving), *leaving)
+    strangers = [survivor for survivor in ordered if survivor.key not in known]
+    policy.let_go([key for key in policy if weight_of.get(key) != known[key]])
+    leftovers = [survivor for survivor in ordered if survivor.key in known and survivor.key not in policy]
+    gone = set(policy.resize(capacity))
+    _admit(policy, strangers, {survivor.key: survivor for survivor in survivors}, gone)
+    _return(policy, leftovers, gone)
+    _let_followers_go(policy, ordered, gone)
+    return tuple(survivor.key for survivor in reversed(ordered) if survivor.key in gone)
 
 
 def heads_first(survivors: Sequence[Survivor[BlockKey]]) -> list[Survivor[BlockKey]]:
@@ -49,14 +48,21 @@ def heads_first(survivors: Sequence[Survivor[BlockKey]]) -> list[Survivor[BlockK
 
 
 def _admit(
-    policy: RestorablePolicy[BlockKey], strangers: Sequence[Survivor[BlockKey]], by_key: Mapping[BlockKey, Survivor[BlockKey]]
-) -> list[BlockKey]:
-    fitting = [stranger for stranger in strangers if stranger.weight <= policy.capacity]
-    too_heavy = [stranger.key for stranger in strangers if stranger.weight > policy.capacity]
+    policy: RestorablePolicy[BlockKey],
+    strangers: Sequence[Survivor[BlockKey]],
+    by_key: Mapping[BlockKey, Survivor[BlockKey]],
+    gone: set[BlockKey],
+) -> None:
+    fitting: list[Survivor[BlockKey]] = []
+    for stranger in strangers:
+        if stranger.weight > policy.capacity or stranger.parent in gone:
+            gone.add(stranger.key)
+        else:
+            fitting.append(stranger)
     keys, weights = _columns(fitting)
     ancestors = _ancestors(fitting, by_key)  # must not leave for what follows them
     admission = policy.admit(keys, weights, ancestors.__contains__, cause=Cause.PREFETCH)
-    return [*admission.victims, *reversed(keys[admission.num_admitted :]), *reversed(too_heavy)]
+    gone.update(admission.victims, keys[admission.num_admitted :])
 
 
 def _ancestors(survivors: Iterable[Survivor[BlockKey]], by_key: Mapping[BlockKey, Survivor[BlockKey]]) -> set[BlockKey]:
@@ -69,27 +75,21 @@ def _ancestors(survivors: Iterable[Survivor[BlockKey]], by_key: Mapping[BlockKey
     return ancestors
 
 
-def _return(policy: RestorablePolicy[BlockKey], ghosts: Sequence[Survivor[BlockKey]]) -> list[BlockKey]:
-    spare = [ghost.key for ghost in reversed(ghosts) if ghost.is_below]
-    keys, weights = _columns(ghost for ghost in ghosts if not ghost.is_below)
+def _return(policy: RestorablePolicy[BlockKey], leftovers: Sequence[Survivor[BlockKey]], gone: set[BlockKey]) -> None:
+    keys, weights = _columns(ghost for ghost in leftovers if not ghost.is_below)
     num_returned = num_fitting(weights, policy.capacity - policy.used)
     policy.admit(keys[:num_returned], weights[:num_returned], lambda _: False, cause=Cause.PREFETCH)
-    return [*reversed(keys[num_returned:]), *spare]
+    gone.update(keys[num_returned:], (ghost.key for ghost in leftovers if ghost.is_below))
 
 
-def _followers(
-    policy: RestorablePolicy[BlockKey], ordered: Iterable[Survivor[BlockKey]], leaving: Iterable[BlockKey]
-) -> list[BlockKey]:
-    """Entries that cannot be used without one that leaves: they leave too. Returns them, tails first."""
-    gone = set(leaving)
+def _let_followers_go(policy: RestorablePolicy[BlockKey], ordered: Iterable[Survivor[BlockKey]], gone: set[BlockKey]) -> None:
+    """Entries that cannot be used without one that leaves: they leave too, tails first."""
     followers: list[BlockKey] = []
     for survivor in ordered:
         if survivor.parent in gone and survivor.key in policy:
             gone.add(survivor.key)
             followers.append(survivor.key)
-    followers.reverse()
-    policy.let_go(followers)
-    return followers
+    policy.let_go(followers[::-1])
 
 
 def _columns(survivors: Iterable[Survivor[BlockKey]]) -> tuple[list[BlockKey], list[int]]:
