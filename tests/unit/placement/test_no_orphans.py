@@ -125,7 +125,7 @@ class TestPassing:
     @pytest.fixture
     def books(self, books):
         # The policy leaves a quarter of the arena free.
-        books.host_policy = ArcPolicy(6 * BLOCK_BYTES, books.index.chains)
+        books.host_policy = books._room._policy = ArcPolicy(6 * BLOCK_BYTES, books.index.chains)
         return books
 
     def test_beyond_its_share_a_block_leaves_as_soon_as_it_is_there(self, books):

@@ -12,7 +12,7 @@ from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import SessionId
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import ReserveOutcome
-from tierkv.recorder import RECORDINGS_LIMIT, Recorder
+from tierkv.observe.recorder import RECORDINGS_LIMIT, Recorder
 from tierkv.testing.clock import ManualClock
 
 GRANTED, PRESENT, REFUSED = ReserveOutcome.GRANTED, ReserveOutcome.PRESENT, ReserveOutcome.REFUSED
