@@ -1,0 +1,78 @@
+"""What a reference policy is, and how a request reaches it: block by block, head to tail, one access each, partial blocks too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from tierkv.policies.base import Cause, Policy
+from tierkv.simulator.cache import Served
+
+
+class BlockCache(Protocol):
+    """A cache that sees one access after the other."""
+
+    def __contains__(self, key: int) -> bool: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def access(self, key: int) -> bool:
+        """One access; True for a hit. A miss may take the key in."""
+        ...
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where an invariant does not hold."""
+        ...
+
+
+class BlockByBlock:
+    """Feeds requests to a BlockCache."""
+
+    def __init__(self, cache: BlockCache) -> None:
+        self.cache = cache
+        self.disk_writes = 0
+        """References have no disk."""
+
+    def __contains__(self, key: int) -> bool:
+        return key in self.cache
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.cache)
+
+    def request(self, keys: Sequence[int]) -> Served:
+        """One request for these blocks, head first."""
+        hits = list(map(self.cache.access, keys))
+        prefix_hits = len(hits) if all(hits) else hits.index(False)
+        return Served(sum(hits), prefix_hits)
+
+    def check_integrity(self) -> None:
+        self.cache.check_integrity()
+
+
+class PolicyAlone:
+    """One of TierKV's own policies as a BlockCache: the published algorithm, without what requests and chains add."""
+
+    def __init__(self, policy: Policy[int]) -> None:
+        """policy — made without chains, for blocks of weight 1."""
+        self._policy = policy
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._policy
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._policy)
+
+    def access(self, key: int) -> bool:
+        policy = self._policy
+        if key in policy:
+            policy.on_access((key,))
+            return True
+        policy.admit((key,), (1,), _is_never_pinned, cause=Cause.SAVE)
+        return False
+
+    def check_integrity(self) -> None:
+        self._policy.check_integrity()
+
+
+def _is_never_pinned(_key: int) -> bool:
+    return False
