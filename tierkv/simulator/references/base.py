@@ -10,14 +10,14 @@ from tierkv.simulator.cache import Served
 
 
 class BlockCache(Protocol):
-    """A cache that sees one access after the other."""
+    """A cache that sees one access after the other; several at once are the same as one by one."""
 
     def __contains__(self, key: int) -> bool: ...
 
     def __iter__(self) -> Iterator[int]: ...
 
-    def access(self, key: int) -> bool:
-        """One access; True for a hit. A miss may take the key in."""
+    def access(self, keys: Sequence[int]) -> list[bool]:
+        """One access to each, in this order; True for a hit. A miss may take the key in."""
         ...
 
     def check_integrity(self) -> None:
@@ -41,7 +41,7 @@ class BlockByBlock:
 
     def request(self, keys: Sequence[int]) -> Served:
         """One request for these blocks, head first."""
-        hits = list(map(self.cache.access, keys))
+        hits = self.cache.access(keys)
         prefix_hits = len(hits) if all(hits) else hits.index(False)
         return Served(sum(hits), prefix_hits)
 
@@ -62,13 +62,24 @@ class PolicyAlone:
     def __iter__(self) -> Iterator[int]:
         return iter(self._policy)
 
-    def access(self, key: int) -> bool:
-        policy = self._policy
-        if key in policy:
-            policy.on_access((key,))
-            return True
-        policy.admit((key,), (1,), _is_never_pinned, cause=Cause.SAVE)
-        return False
+    def access(self, keys: Sequence[int]) -> list[bool]:
+        hits: list[bool] = []
+        run: list[int] = []  # hits in a row
+        for key in keys:
+            is_hit = key in self._policy
+            hits.append(is_hit)
+            if is_hit:
+                run.append(key)
+                continue
+            self._touch(run)
+            run = []
+            self._policy.admit((key,), (1,), _is_never_pinned, cause=Cause.SAVE)
+        self._touch(run)
+        return hits
+
+    def _touch(self, run: list[int]) -> None:
+        if run:  # an event touches its keys from the last to the first; turned round, that is one access after the other
+            self._policy.on_access(run[::-1])
 
     def check_integrity(self) -> None:
         self._policy.check_integrity()

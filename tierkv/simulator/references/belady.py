@@ -29,7 +29,10 @@ class Belady:
     def __iter__(self) -> Iterator[int]:
         return iter(self._resident)
 
-    def access(self, key: int) -> bool:
+    def access(self, keys: Sequence[int]) -> list[bool]:
+        return [self._access(key) for key in keys]
+
+    def _access(self, key: int) -> bool:
         position = self._position
         assert self._stream[position] == key, "another stream than announced"
         self._position = position + 1

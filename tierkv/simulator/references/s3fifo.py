@@ -2,16 +2,17 @@
 
 New blocks enter a small queue of a tenth of the capacity; at its end, those used more than once meanwhile move to the main queue,
 the others leave and are remembered by a ghost queue as long as the main one. A new block that the ghosts know enters the main
-queue at once. At the end of the main queue a block that was used since goes round again. Uses are counted up to three.
+queue at once. At the end of the main queue a block that was used since goes round again. Uses are counted up to three. Until the
+first block leaves, what the small queue has no room for fills the main one, as in the authors' own simulator (libCacheSim).
 
-Bad at: reuse that comes after a pass through the small queue but before the ghosts see it twice: conversations, whose next turn comes once,
-after minutes. A request reads its blocks head to tail, and the FIFO loses heads first.
+Bad at: a conversation's next turn, which uses each block once more after minutes, when it has left the small queue; and at chains,
+of which a FIFO loses the head first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _SMALL_SHARE = 10
 """The small queue is this part of the capacity."""
@@ -27,11 +28,12 @@ class S3Fifo:
         """capacity — blocks, at least 1."""
         self._capacity = capacity
         self._small_target = max(1, capacity // _SMALL_SHARE)
-        self._num_ghosts = capacity - self._small_target
+        self._num_ghosts = capacity * 9 // 10
         self._small: OrderedDict[int, int] = OrderedDict()
         self._main: OrderedDict[int, int] = OrderedDict()
         """Key → uses, next to leave first."""
         self._ghosts: OrderedDict[int, None] = OrderedDict()
+        self._is_warm = False
 
     def __contains__(self, key: int) -> bool:
         return key in self._small or key in self._main
@@ -40,30 +42,39 @@ class S3Fifo:
         yield from self._small
         yield from self._main
 
-    def access(self, key: int) -> bool:
+    def access(self, keys: Sequence[int]) -> list[bool]:
+        return [self._use(key) or self._insert(key) for key in keys]
+
+    def _use(self, key: int) -> bool:
         queue = self._main if key in self._main else self._small
         uses = queue.get(key)
-        if uses is not None:
-            if uses < _MAX_USES:
-                queue[key] = uses + 1
-            return True
+        if uses is None:
+            return False
+        queue[key] = min(uses + 1, _MAX_USES)
+        return True
+
+    def _insert(self, key: int) -> bool:
+        """Takes a new block in; returns False, a miss."""
         while len(self._small) + len(self._main) >= self._capacity:
+            self._is_warm = True
             self._evict()
         if key in self._ghosts:
             del self._ghosts[key]
+            self._main[key] = 0
+        elif not self._is_warm and len(self._small) >= self._small_target:
             self._main[key] = 0
         else:
             self._small[key] = 0
         return False
 
     def _evict(self) -> None:
-        if len(self._small) >= self._small_target or not self._main:
+        """One block leaves, or the whole small queue moves to the main one."""
+        if self._small and len(self._main) <= self._capacity - self._small_target:
             self._evict_from_small()
         else:
             self._evict_from_main()
 
     def _evict_from_small(self) -> None:
-        """Ends with one block gone, or with every block of the queue moved to the main one."""
         while self._small:
             key, uses = self._small.popitem(last=False)
             if uses < _USES_TO_STAY:
@@ -72,9 +83,6 @@ class S3Fifo:
                     self._ghosts.popitem(last=False)
                 return
             self._main[key] = 0
-            if len(self._main) > self._capacity - self._small_target:
-                self._evict_from_main()
-                return
 
     def _evict_from_main(self) -> None:
         while True:
