@@ -19,6 +19,7 @@ from tierkv.embedded import EmbeddedStore
 from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
 from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
+from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord, Durability
 from tierkv.namespaces import NamespaceTable
@@ -127,12 +128,13 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         namespaces.restore(disk.namespaces())
         tier = _encoded(disk, codec_by_name(settings.disk.codec), namespaces)
     host_capacity = max(1, int(host.capacity_bytes * (1 - settings.host.headroom_ratio)))
+    index = BlockIndex(history_limit=settings.limits.miss_history)
     residency = Residency(
-        index=BlockIndex(history_limit=settings.limits.miss_history),
+        index=index,
         host=host,
-        host_policy=_policy(settings.policy, host_capacity),
+        host_policy=_policy(settings.policy, host_capacity, index.chains),
         disk=tier,
-        disk_policy=None if disk is None else _policy(settings.policy, disk.capacity_bytes),
+        disk_policy=None if disk is None else _policy(settings.policy, disk.capacity_bytes, index.chains),
         is_disk_writable=lambda: mover.writer is not None and mover.writer.is_writable,
     )
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
@@ -165,8 +167,8 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
     return store
 
 
-def _policy(name: PolicyName, capacity: int) -> Policy[BlockKey]:
-    return ArcPolicy(capacity) if name is PolicyName.ARC else LruPolicy(capacity)
+def _policy(name: PolicyName, capacity: int, chains: Chains[BlockKey]) -> Policy[BlockKey]:
+    return ArcPolicy(capacity, chains) if name is PolicyName.ARC else LruPolicy(capacity, chains)
 
 
 def _encoded(disk: DiskTier, codec: BlockCodec, namespaces: NamespaceTable) -> Tier:

@@ -162,6 +162,7 @@ OPTIONS: dict[str, Callable[[str], object]] = {
     "disk": parse_size,
     "disk_codec": str,
     "disk_interval": _parse_interval,
+    "disk_write_budget": parse_size,
     "segment_size": parse_size,
     "direct_io": _parse_flag,
     "prefault": _parse_flag,
@@ -252,6 +253,7 @@ def _build(values: dict[str, object], environment: Mapping[str, str]) -> DaemonS
     disk = {"capacity_bytes": values["disk"] if "disk" in values else default_disk_bytes(data)}
     host |= pick("prefault", folder="arena_folder", keep_on_stop="keep_arena")
     disk |= pick("direct_io", codec="disk_codec", interval_s="disk_interval", segment_bytes="segment_size")
+    disk |= pick(write_budget_bytes_per_day="disk_write_budget")
     limits = pick(lease_ttl_s="lease_ttl", reservation_ttl_s="reservation_ttl")
     store = StoreSettings(
         data_folder=data,

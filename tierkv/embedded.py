@@ -16,6 +16,7 @@ from tierkv.clock import Clock
 from tierkv.copying import check_buffers, copy_block
 from tierkv.errors import InvalidRequestError, UnavailableError
 from tierkv.interface import Grant, Lease, ReadyRun, Reservation
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -34,7 +35,11 @@ class EmbeddedReservation:
     def __init__(self, grants: tuple[Grant, ...], reservation_id: int) -> None:
         self.grants = grants
         self.reservation_id = reservation_id
-        self.open_keys = {grant.key for grant in grants if grant.outcome is ReserveOutcome.GRANTED}
+        self.open_keys = {grant.key: None for grant in grants if grant.outcome is ReserveOutcome.GRANTED}
+
+    def close(self, keys: Sequence[BlockKey]) -> None:
+        for key in keys:
+            self.open_keys.pop(key, None)
 
 
 class EmbeddedLease:
@@ -134,11 +139,12 @@ class EmbeddedStore:
         keys: Sequence[BlockKey],
         *,
         parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> Reservation:
         del timeout_s  # answers at memory speed
         block_bytes = self.tiered.namespace(namespace_id).layout.block_bytes
-        result = self.tiered.reserve(self._session, namespace_id, keys, parent)
+        result = self.tiered.reserve(self._session, namespace_id, keys, parent, hints)
         return EmbeddedReservation(self._grants(keys, result, block_bytes), result.reservation_id)
 
     def _grants(self, keys: Sequence[BlockKey], result: ReserveResult, block_bytes: int) -> tuple[Grant, ...]:
@@ -164,7 +170,7 @@ class EmbeddedStore:
         if not chosen:
             return 0
         result = self.tiered.commit(self._session, own.reservation_id, chosen, durability)
-        own.open_keys.difference_update(chosen)
+        own.close(chosen)
         if result.durable is not None:
             self._wait(result.durable, timeout_s, "the blocks did not reach the disk in time; they are visible, not yet durable")
         return result.committed
@@ -173,13 +179,15 @@ class EmbeddedStore:
         del timeout_s  # answers at memory speed
         own = _own_reservation(reservation)
         chosen = [key for key in (own.open_keys if keys is None else keys) if key in own.open_keys]
-        own.open_keys.difference_update(chosen)
+        own.close(chosen)
         return self.tiered.abort(self._session, own.reservation_id, chosen) if chosen else 0
 
-    def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> EmbeddedLease:
+    def acquire(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
+    ) -> EmbeddedLease:
         block_bytes = self.tiered.namespace(namespace_id).layout.block_bytes
         asked_at_s = self._clock.monotonic_s()
-        acquired = self.tiered.acquire(self._session, namespace_id, keys)
+        acquired = self.tiered.acquire(self._session, namespace_id, keys, hints)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return EmbeddedLease(
             self.tiered, acquired, block_bytes=block_bytes, clock=self._clock, asked_at_s=asked_at_s, timeout_s=limit_s
@@ -204,11 +212,12 @@ class EmbeddedStore:
         *,
         parent: BlockKey | None = None,
         durability: Durability | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> tuple[ReserveOutcome, ...]:
         block_bytes = self.tiered.namespace(namespace_id).layout.block_bytes
         check_buffers(list(sources), count=len(keys), block_bytes=block_bytes, is_written=False)
-        reservation = self.reserve(namespace_id, keys, parent=parent)
+        reservation = self.reserve(namespace_id, keys, parent=parent, hints=hints)
         for grant, source in zip(reservation.grants, sources, strict=True):
             if grant.buffer is not None:
                 copy_block(grant.buffer, source)
@@ -221,11 +230,12 @@ class EmbeddedStore:
         keys: Sequence[BlockKey],
         targets: Sequence[memoryview],
         *,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> int:
         block_bytes = self.tiered.namespace(namespace_id).layout.block_bytes
         check_buffers(list(targets), count=len(keys), block_bytes=block_bytes, is_written=True)
-        lease = self.acquire(namespace_id, keys, timeout_s=timeout_s)
+        lease = self.acquire(namespace_id, keys, hints=hints, timeout_s=timeout_s)
         try:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
@@ -236,6 +246,10 @@ class EmbeddedStore:
             return 0
         finally:
             self.release(lease)
+
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
+        del timeout_s  # answers at memory speed
+        return self.tiered.advise(namespace_id, keys, hints)
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
         return self._wait(self.tiered.delete(namespace_id, keys), timeout_s, "the disk did not forget the blocks in time")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -119,9 +120,14 @@ class BlockStore(Protocol):
         keys: Sequence[BlockKey],
         *,
         parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> Reservation:
-        """Extents for the keys that are not held. One outcome per key; a refused key refuses all later ones (no orphans)."""
+        """Extents for the keys that are not held. One outcome per key; a refused key refuses all later ones (no orphans).
+
+        A key is REFUSED where everything else is pinned, where `parent` is not held (then every key is), and in a full tier beyond
+        the share that one request may add to it: nothing is wrong then, the caller saves what was granted.
+        """
         ...
 
     def commit(
@@ -143,8 +149,13 @@ class BlockStore(Protocol):
         """Returns granted extents unwritten (None: those not committed yet); returns how many. Idempotent."""
         ...
 
-    def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> Lease:
-        """Pins the longest resident prefix and promotes what is not in the host tier. Counts as one access per block."""
+    def acquire(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
+    ) -> Lease:
+        """Pins the longest resident prefix and promotes what is not in the host tier.
+
+        Counts as one access per block; calls of one `hints.request_id` are one access together.
+        """
         ...
 
     def release(self, lease: Lease) -> None:
@@ -163,6 +174,7 @@ class BlockStore(Protocol):
         *,
         parent: BlockKey | None = None,
         durability: Durability | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> tuple[ReserveOutcome, ...]:
         """reserve, copy, commit in one. GRANTED means stored by this call."""
@@ -174,9 +186,18 @@ class BlockStore(Protocol):
         keys: Sequence[BlockKey],
         targets: Sequence[memoryview],
         *,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> int:
         """acquire, copy, release in one: fills the leading targets, returns how many."""
+        ...
+
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
+        """Says what is known of the future of blocks; returns how many of `keys` are held and took the advice. Not an access.
+
+        Keys that are not held are left out. Advice moves blocks up or down in the order in which they leave, never fails for what it
+        says, and does not survive a restart. What each hint does: `tierkv.model.hints.Hints`; its request id names no access here.
+        """
         ...
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:

@@ -52,6 +52,8 @@ class DiskSettings:
     retry_s: float = 10.0
     """Pause before a full or failing medium is tried again."""
     quarantine_entries: int = 1024
+    write_budget_bytes_per_day: int = 0
+    """What may be written in any 24 hours; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class LimitSettings:
     reservations: int = 16_384
     lease_ttl_s: float = 120.0
     reservation_ttl_s: float = 60.0
+    requests: int = 4_096
+    """Requests remembered by their id, so that calls of one are one access to each block."""
     miss_history: int = 262_144
     """Evicted keys remembered, to tell `evicted` from `never_seen`."""
 

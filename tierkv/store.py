@@ -17,6 +17,7 @@ from tierkv.clock import Clock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Lease, SessionId, SessionTable
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -24,8 +25,10 @@ from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, S
 from tierkv.namespaces import NamespaceTable
 from tierkv.observe import Observer
 from tierkv.placement import planner
+from tierkv.placement.advice import Adviser
 from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
+from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
 from tierkv.placement.waiting import after_all, promised, resolved
@@ -72,16 +75,19 @@ class TieredStore:
         self._checksum = checksum
         self._disk_scrub = disk_scrub
         self._on_close = on_close
+        self._requests = RequestTable(limit=limits.requests, parent_of=residency.index.parent_of)
+        self._adviser = Adviser(residency, clock)
         self._loader = Loader(
             lock=lock,
             residency=residency,
             mover=mover,
+            requests=self._requests,
             run_blocks=settings.promote_run_blocks,
             verify_every_hit=settings.verify_every_hit,
         )
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
-        self._saver = Saver(residency=residency, clock=clock, limits=limits)
+        self._saver = Saver(residency=residency, clock=clock, limits=limits, requests=self._requests, adviser=self._adviser)
         self._observer = Observer(residency, clock)
         self._is_draining = False
         self._is_closing = False
@@ -104,6 +110,7 @@ class TieredStore:
                 return
             self._drop_leases(session)
             self._saver.end_session(session)
+            self._requests.end_session(session)
         self._mover.kick()
 
     def has_reservations(self, session: SessionId) -> bool:
@@ -138,7 +145,12 @@ class TieredStore:
     # -- save ------------------------------------------------------------------------------------------------------------
 
     def reserve(
-        self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey], parent: BlockKey | None = None
+        self,
+        session: SessionId,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
     ) -> ReserveResult:
         """Extents for the keys that are not held; making room may start demotions but waits for none of them."""
         namespace = self._checked(namespace_id, keys)
@@ -147,7 +159,7 @@ class TieredStore:
             self._sessions.check(session)
             if self._is_draining:
                 raise UnavailableError("the store is draining: it takes nothing new")
-            result = self._saver.reserve(session, namespace, keys, parent)
+            result = self._saver.reserve(session, namespace, keys, parent, hints)
         self._mover.kick()
         return result
 
@@ -191,19 +203,22 @@ class TieredStore:
             miss = self._books.index.miss_reason(keys[len(found)]) if len(found) < len(keys) else None
             return PrefixMatch(tuple(planner.found_in(entry) for entry in found), miss)
 
-    def acquire(self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Acquisition:
-        """Pins the longest held prefix and starts promoting what is not in the arena. One access per block."""
+    def acquire(
+        self, session: SessionId, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints = NO_HINTS
+    ) -> Acquisition:
+        """Pins the longest held prefix and starts promoting what is not in the arena. One access per block and request."""
         self._checked(namespace_id, keys)
         ttl_s = self._settings.limits.lease_ttl_s
         with self._lock:
             self._check_open()
             self._sessions.check(session)
             lease_id = self._leases.next_id()
-            held = self._loader.hold(namespace_id, keys, is_access=True)
+            held = self._loader.hold(namespace_id, keys, reader=session, request_id=hints.request_id)
             if held.entries:
                 self._leases.add(Lease(lease_id, session, held.entries, self._clock.monotonic_s() + ttl_s))
             self._observer.count(held.tiers, miss=held.miss, num_missed=len(keys) - len(held.entries))
             extents = tuple(entry.placed_at() for entry in held.entries)
+            self._adviser.take(held.entries, hints, own_pins=1)
         for run in held.pending:
             run.done.add_done_callback(self._count_run_miss)
         self._mover.kick()
@@ -233,11 +248,21 @@ class TieredStore:
         self._checked(namespace_id, keys)
         with self._lock:
             self._check_open()
-            held = self._loader.hold(namespace_id, keys, is_access=False)
+            held = self._loader.hold(namespace_id, keys, reader=None)
             for entry in held.entries:  # moves keep what is under way in place
                 self._books.unpin(entry)
         self._mover.kick()
         return sum(run.num_blocks for run in held.pending)
+
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints) -> int:
+        """Says what is known of the future of blocks; returns how many of them are held. Not an access."""
+        self._checked(namespace_id, keys)
+        with self._lock:
+            self._check_open()
+            known = [entry for key in keys if (entry := self._books.index.get(key)) is not None]
+            held = [entry for entry in known if entry.is_held and entry.namespace_id == namespace_id]
+            self._adviser.take(held, hints)
+            return len(held)
 
     # -- forget ----------------------------------------------------------------------------------------------------------
 
@@ -260,12 +285,14 @@ class TieredStore:
             return self._forget([entry for entry in self._books.index if entry.namespace_id == namespace_id and not entry.is_busy])
 
     def _forget(self, entries: list[BlockEntry]) -> Future[int]:
-        on_disk = [entry.key for entry in entries if entry.is_on_disk]
-        in_arena = [entry.key for entry in entries if entry.has_host_copy]
-        for entry in entries:
-            self._books.lose_disk(entry.key, None)
-            if entry.has_host_copy:
-                self._books.lose_host(entry, None)
+        """Blocks go from every tier, and what follows them, which nobody could find without them, too."""
+        below = [follower for entry in entries for follower in self._books.index.descendants(entry.key)]
+        everything = list(dict.fromkeys([*entries, *below]))
+        on_disk = [entry.key for entry in everything if entry.is_on_disk]
+        in_arena = [entry.key for entry in everything if entry.has_host_copy]
+        for entry in reversed(entries):
+            if self._books.index.is_current(entry):
+                self._books.drop(entry, None)
         forgotten = [self._mover.forget(in_arena)]
         if on_disk and self._mover.writer is not None:
             forgotten.append(_without_result(self._mover.writer.delete(on_disk)))
@@ -326,8 +353,10 @@ class TieredStore:
                 self._books.counters["leases_expired"] += 1
                 self._drop_lease(lease)
             self._saver.expire()
+            self._adviser.tick()
             writer = self._mover.writer
-            if writer is not None and writer.failure is not None and writer.is_writable:
+            if writer is not None and (writer.owes_writes or writer.failure is not None) and writer.is_writable:
+                writer.owes_writes = False
                 self._write_unwritten()
         self._mover.kick()
 

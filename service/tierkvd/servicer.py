@@ -103,7 +103,8 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         self.check_serving()
         session = self._session(context, needs_memory=True)
         keys, parent = messages.unpack_keys(request.keys), messages.unpack_parent(request.parent)
-        result = self._store.reserve(session.session, messages.unpack_namespace_id(request.namespace_id), keys, parent)
+        namespace_id, hints = messages.unpack_namespace_id(request.namespace_id), messages.hints_of(request.hints)
+        result = self._store.reserve(session.session, namespace_id, keys, parent, hints)
         return pb.ReserveReply(
             reservation_id=result.reservation_id,
             outcomes=messages.outcome_numbers(result.outcomes),  # type: ignore[arg-type]
@@ -129,8 +130,8 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     @unary
     async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireReply:  # noqa: N802
         session = self._session(context, needs_memory=True)
-        keys = messages.unpack_keys(request.keys)
-        acquired = self._store.acquire(session.session, messages.unpack_namespace_id(request.namespace_id), keys)
+        keys, hints = messages.unpack_keys(request.keys), messages.hints_of(request.hints)
+        acquired = self._store.acquire(session.session, messages.unpack_namespace_id(request.namespace_id), keys, hints)
         num_ready = len(acquired.tiers)
         if acquired.pending:
             session.remember(acquired)
@@ -181,6 +182,12 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         cleared = self._store.clear(messages.unpack_namespace_id(request.namespace_id))
         num_deleted = await within(cleared, context)
         return pb.ClearReply(deleted=num_deleted)
+
+    @unary
+    async def Advise(self, request: pb.AdviseRequest, context: Context) -> pb.AdviseReply:  # noqa: N802
+        self._session(context)
+        keys, hints = messages.unpack_keys(request.keys), messages.hints_of(request.hints)
+        return pb.AdviseReply(advised=self._store.advise(messages.unpack_namespace_id(request.namespace_id), keys, hints))
 
     @unary
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsReply:  # noqa: N802

@@ -42,8 +42,8 @@ class Streams:
         header = await _header_of(requests)
         namespace = self._store.namespace(messages.unpack_namespace_id(header.namespace_id))
         keys, parent = messages.unpack_keys(header.keys), messages.unpack_parent(header.parent)
-        durability = messages.durability_of(header.durability)
-        result = self._store.reserve(session.session, namespace.namespace_id, keys, parent)
+        durability, hints = messages.durability_of(header.durability), messages.hints_of(header.hints)
+        result = self._store.reserve(session.session, namespace.namespace_id, keys, parent, hints)
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * self._store.reservation_ttl_s
         granted = [key for key, extent in zip(keys, result.extents, strict=True) if extent is not None]
         durable: Future[None] | None = None
@@ -91,7 +91,8 @@ class Streams:
     async def get(self, session: SessionHandle, request: pb.GetRequest, deadline_s: float) -> AsyncGenerator[pb.GetEvent, None]:
         """A header, then the blocks of the held prefix in order, as they become readable; ends early where one is lost."""
         namespace = self._store.namespace(messages.unpack_namespace_id(request.namespace_id))
-        acquired = self._store.acquire(session.session, namespace.namespace_id, messages.unpack_keys(request.keys))
+        keys, hints = messages.unpack_keys(request.keys), messages.hints_of(request.hints)
+        acquired = self._store.acquire(session.session, namespace.namespace_id, keys, hints)
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * acquired.expires_in_s
         block_bytes = namespace.layout.block_bytes
         session.num_streams += 1

@@ -16,20 +16,25 @@ from tierkv.testing.fake_store import FakeBlockStore
 from tierkv.testing.store_suite import BLOCK_BYTES, LAYOUT, StoreContract, StoreRig, content_of
 
 HOST_BYTES = 64 * BLOCK_BYTES * 16
+FAKE_BLOCKS = 64
 
 
 class TestFake(StoreContract):
     @pytest.fixture
     def rig(self):
         clock = ManualClock()
-        store = FakeBlockStore(clock=clock)
+        clock.advance(1.0)  # so that there is a past
+        store = FakeBlockStore(clock=clock, capacity_blocks=FAKE_BLOCKS)
         limits = LimitSettings()
 
         def expire():
             clock.advance(limits.lease_ttl_s + limits.reservation_ttl_s + 1)
 
-        yield StoreRig(store, another=store.another, expire=expire, has_disk=False)
+        yield StoreRig(store, another=store.another, expire=expire, room_blocks=FAKE_BLOCKS, has_disk=False)
         store.close()
+
+    def test_a_block_larger_than_the_memory_is_refused(self, rig, store):
+        pytest.skip("the fake counts blocks, not bytes")
 
 
 @pytest.mark.parametrize("policy", list(PolicyName), scope="class")
@@ -37,6 +42,7 @@ class TestEmbedded(StoreContract):
     @pytest.fixture
     def rig(self, tmp_path, policy):
         clock = ManualClock()
+        clock.advance(1.0)  # so that there is a past
         settings = StoreSettings(
             data_folder=tmp_path / "data",
             host=HostSettings(memory_bytes=MIB, folder=tmp_path / "arena", prefault=False),

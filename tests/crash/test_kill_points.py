@@ -103,13 +103,13 @@ def save_until_killed(root, point, count, durability):
 
 
 def delete_until_killed(root, durability):
-    """Runs in a process of its own: puts everything, forgets batch after batch and prints each acknowledgement."""
+    """Runs in a process of its own: puts everything, forgets it from its end batch by batch and prints each acknowledgement."""
     tiered = open_tiered_store(settings_in(root), SystemClock())
     store = EmbeddedStore(tiered, clock=SystemClock(), discard_arena=False)
     namespace_id = store.register(IDENTITY, LAYOUT).namespace_id
     store.put(namespace_id, KEYS, [memoryview(content_of(key)) for key in KEYS], durability=durability)
     store.flush()
-    for start in range(0, len(KEYS) - BATCH, BATCH):
+    for start in range(len(KEYS) - BATCH, 0, -BATCH):
         keys = KEYS[start : start + BATCH]
         assert store.delete(namespace_id, keys) == len(keys)
         print(json.dumps([key.hex() for key in keys]), flush=True)  # noqa: T201 - the acknowledgement its parent reads
@@ -208,4 +208,4 @@ def test_what_was_deleted_does_not_come_back(tmp_path, kill_after, durability, k
     found = reopen(tmp_path, keeps_arena=keeps_arena)
     assert deleted
     assert not set(deleted) & set(found)
-    assert KEYS[-1] in found
+    assert KEYS[0] in found

@@ -20,6 +20,9 @@ def serve(
     disk: Annotated[
         str | None, typer.Option(help="Disk for blocks, e.g. 50GiB; 0 for none. Default: a share of what is free.")
     ] = None,
+    disk_write_budget: Annotated[
+        str | None, typer.Option(help="Bytes that may be written to disk in 24 hours, e.g. 500GB. Default: no limit.")
+    ] = None,
     durability: Annotated[str | None, typer.Option(help="Default promise: volatile, interval or strict.")] = None,
     policy: Annotated[str | None, typer.Option(help="Eviction policy: arc or lru.")] = None,
     http: Annotated[str | None, typer.Option(help="Loopback address of /metrics, /healthz and /readyz, or off.")] = None,
@@ -40,6 +43,7 @@ def serve(
         "run_dir": run_dir,
         "host_memory": host_memory,
         "disk": disk,
+        "disk_write_budget": disk_write_budget,
         "durability": durability,
         "policy": policy,
         "http": http,

@@ -16,6 +16,7 @@ from typing import ParamSpec, Self, TypeVar
 from tierkv.client.sync import DEFAULT_TIMEOUT_S, Client
 from tierkv.client.sync import connect as connect_sync
 from tierkv.interface import BlockStore, Lease, ReadyRun, Reservation
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -108,9 +109,10 @@ class AsyncClient:
         keys: Sequence[BlockKey],
         *,
         parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> Reservation:
-        return await self._run(self.store.reserve, namespace_id, keys, parent=parent, timeout_s=timeout_s)
+        return await self._run(self.store.reserve, namespace_id, keys, parent=parent, hints=hints, timeout_s=timeout_s)
 
     async def commit(
         self,
@@ -127,8 +129,11 @@ class AsyncClient:
     ) -> int:
         return await self._run(self.store.abort, reservation, keys, timeout_s=timeout_s)
 
-    async def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> AsyncLease:
-        return AsyncLease(await self._run(self.store.acquire, namespace_id, keys, timeout_s=timeout_s), self._threads)
+    async def acquire(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
+    ) -> AsyncLease:
+        lease = await self._run(self.store.acquire, namespace_id, keys, hints=hints, timeout_s=timeout_s)
+        return AsyncLease(lease, self._threads)
 
     async def release(self, lease: AsyncLease) -> None:
         await self._run(self.store.release, lease.lease)
@@ -144,10 +149,11 @@ class AsyncClient:
         *,
         parent: BlockKey | None = None,
         durability: Durability | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> tuple[ReserveOutcome, ...]:
         return await self._run(
-            self.store.put, namespace_id, keys, sources, parent=parent, durability=durability, timeout_s=timeout_s
+            self.store.put, namespace_id, keys, sources, parent=parent, durability=durability, hints=hints, timeout_s=timeout_s
         )
 
     async def get(
@@ -156,9 +162,15 @@ class AsyncClient:
         keys: Sequence[BlockKey],
         targets: Sequence[memoryview],
         *,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> int:
-        return await self._run(self.store.get, namespace_id, keys, targets, timeout_s=timeout_s)
+        return await self._run(self.store.get, namespace_id, keys, targets, hints=hints, timeout_s=timeout_s)
+
+    async def advise(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None
+    ) -> int:
+        return await self._run(self.store.advise, namespace_id, keys, hints, timeout_s=timeout_s)
 
     async def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
         return await self._run(self.store.delete, namespace_id, keys, timeout_s=timeout_s)

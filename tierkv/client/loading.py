@@ -18,24 +18,32 @@ from tierkv.client.progress import ChunkAssembler, LeaseProgress, View
 from tierkv.errors import DataError, TierKVError
 from tierkv.interface import ReadyRun
 from tierkv.mapping import ArenaMap
+from tierkv.model.hints import Hints
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import MissReason
 from tierkv.wire._generated import tierkv_pb2 as pb
 
 
 def open_lease(
-    attachment: Attachment, link: Link, namespace_id: NamespaceId, keys: Sequence[BlockKey], block_bytes: int, deadline_s: float
+    attachment: Attachment,
+    link: Link,
+    namespace_id: NamespaceId,
+    keys: Sequence[BlockKey],
+    block_bytes: int,
+    hints: Hints,
+    deadline_s: float,
 ) -> ClientLease:
     """One call; a lease on what is held of `keys`. Raises as `BlockStore.acquire` does, ClosedError where the session is gone."""
-    return _Loading(attachment, link, deadline_s).open(namespace_id, keys, block_bytes)
+    return _Loading(attachment, link, hints, deadline_s).open(namespace_id, keys, block_bytes)
 
 
 class _Loading:
-    """What the parts of one lease have in common: the link it lives on, its progress and its deadline."""
+    """What the parts of one lease have in common: the link it lives on, its hints, its progress and its deadline."""
 
-    def __init__(self, attachment: Attachment, link: Link, deadline_s: float) -> None:
+    def __init__(self, attachment: Attachment, link: Link, hints: Hints, deadline_s: float) -> None:
         self._attachment = attachment
         self._link = link
+        self._hints = hints
         self._deadline_s = deadline_s
         self._progress = LeaseProgress()
 
@@ -54,7 +62,7 @@ class _Loading:
         def view(offset: int) -> memoryview:
             return arena.view(offset, block_bytes).toreadonly()
 
-        request = verbs.acquire_request(namespace_id, keys)
+        request = verbs.acquire_request(namespace_id, keys, self._hints)
         reply = self._attachment.call_on(self._link, "Acquire", request, self._deadline_s)
         self._progress.take_reply(reply, view)
         lease_id = reply.lease_id
@@ -77,7 +85,8 @@ class _Loading:
         return run
 
     def _stream(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> Arrivals:
-        link, request, left_s = self._link, verbs.get_request(namespace_id, keys), self._attachment.left(self._deadline_s)
+        link, left_s = self._link, self._attachment.left(self._deadline_s)
+        request = verbs.get_request(namespace_id, keys, self._hints)
         stream = self._attachment.guard(link, lambda: link.stub.Get(request, timeout=left_s, metadata=link.metadata))
         header = self._attachment.guard(link, lambda: next(stream, None))
         if header is None:

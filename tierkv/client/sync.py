@@ -20,17 +20,19 @@ from tierkv.client.lease import ClientLease
 from tierkv.client.link import Link
 from tierkv.client.loading import open_lease
 from tierkv.client.scratch import put_requests, scratch_grants
-from tierkv.client.verbs import ClientReservation, Registration, own_reservation
+from tierkv.client.verbs import ClientReservation, PutCall, Registration, own_reservation
 from tierkv.clock import Clock, SystemClock
 from tierkv.copying import check_buffers, copy_block
 from tierkv.errors import ConflictError, InvalidRequestError
 from tierkv.interface import Lease, Reservation
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
+from tierkv.wire.limits import KEYS_PER_CALL
 
 DEFAULT_TIMEOUT_S = 5.0
 _RELEASE_TIMEOUT_S = 5.0
@@ -118,12 +120,13 @@ class Client:
         keys: Sequence[BlockKey],
         *,
         parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> ClientReservation:
         block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._attachment.deadline(timeout_s)
         return self._attachment.with_link(
-            deadline_s, lambda link: self._reserve_on(link, namespace_id, keys, parent, block_bytes, deadline_s)
+            deadline_s, lambda link: self._reserve_on(link, namespace_id, keys, parent, hints, block_bytes, deadline_s)
         )
 
     def _reserve_on(
@@ -132,14 +135,19 @@ class Client:
         namespace_id: NamespaceId,
         keys: Sequence[BlockKey],
         parent: BlockKey | None,
+        hints: Hints,
         block_bytes: int,
         deadline_s: float,
     ) -> ClientReservation:
         if link.arena is None:
-            reply = self._attachment.call_on(link, "Lookup", verbs.lookup_request(namespace_id, keys), deadline_s)
-            grants = scratch_grants(keys, num_present=len(reply.tiers), block_bytes=block_bytes)
-            return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent)
-        reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
+            chain = keys if parent is None else [parent, *keys[: KEYS_PER_CALL - 1]]
+            verbs.check_keys(keys)
+            reply = self._attachment.call_on(link, "Lookup", verbs.lookup_request(namespace_id, chain), deadline_s)
+            num_present = len(reply.tiers) - (parent is not None)
+            grants = scratch_grants(keys, num_present=num_present, block_bytes=block_bytes)
+            return ClientReservation(namespace_id, grants, reservation_id=0, epoch=link.epoch, parent=parent, hints=hints)
+        request = verbs.reserve_request(namespace_id, keys, parent, hints)
+        reply = self._attachment.call_on(link, "Reserve", request, deadline_s)
         view = link.arena.view
         grants = verbs.grants_of(keys, reply, lambda offset: view(offset, block_bytes))
         return ClientReservation(namespace_id, grants, reservation_id=reply.reservation_id, epoch=link.epoch, parent=parent)
@@ -173,24 +181,13 @@ class Client:
     ) -> int:
         buffers = {grant.key: grant.buffer for grant in own.grants}
         sources = [buffer for key in chosen if (buffer := buffers[key]) is not None]
-        parent = own.parent_of(chosen[0])
-        outcomes = self._attachment.with_link(
-            deadline_s, lambda link: self._stream_put(link, own.namespace_id, chosen, sources, parent, durability, deadline_s)
-        )
+        put = PutCall(own.namespace_id, chosen, sources, own.parent_of(chosen[0]), durability, own.hints)
+        outcomes = self._attachment.with_link(deadline_s, lambda link: self._stream_put(link, put, deadline_s))
         own.close(chosen)
         return sum(outcome in (ReserveOutcome.GRANTED, ReserveOutcome.PRESENT) for outcome in outcomes)
 
-    def _stream_put(
-        self,
-        link: Link,
-        namespace_id: NamespaceId,
-        keys: Sequence[BlockKey],
-        sources: Sequence[memoryview],
-        parent: BlockKey | None,
-        durability: Durability | None,
-        deadline_s: float,
-    ) -> tuple[ReserveOutcome, ...]:
-        requests = put_requests(namespace_id, keys, sources, parent, durability)
+    def _stream_put(self, link: Link, put: PutCall, deadline_s: float) -> tuple[ReserveOutcome, ...]:
+        requests = put_requests(put)
         reply = self._attachment.guard(
             link, lambda: link.stub.Put(requests, timeout=self._attachment.left(deadline_s), metadata=link.metadata)
         )
@@ -208,11 +205,13 @@ class Client:
         own.close(chosen)
         return aborted
 
-    def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> ClientLease:
+    def acquire(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
+    ) -> ClientLease:
         block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._attachment.deadline(timeout_s)
         return self._attachment.with_link(
-            deadline_s, lambda link: open_lease(self._attachment, link, namespace_id, keys, block_bytes, deadline_s)
+            deadline_s, lambda link: open_lease(self._attachment, link, namespace_id, keys, block_bytes, hints, deadline_s)
         )
 
     def release(self, lease: Lease) -> None:
@@ -252,37 +251,31 @@ class Client:
         *,
         parent: BlockKey | None = None,
         durability: Durability | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> tuple[ReserveOutcome, ...]:
         check_buffers(list(sources), count=len(keys), block_bytes=self._block_bytes(namespace_id), is_written=False)
         verbs.check_keys(keys)
         deadline_s = self._attachment.deadline(timeout_s)
+        put = PutCall(namespace_id, keys, sources, parent, durability, hints)
 
         def put_on(link: Link) -> tuple[ReserveOutcome, ...]:
             way = self._stream_put if link.arena is None else self._put_in_arena
-            return way(link, namespace_id, keys, sources, parent, durability, deadline_s)
+            return way(link, put, deadline_s)
 
         return self._attachment.with_link(deadline_s, put_on)
 
-    def _put_in_arena(
-        self,
-        link: Link,
-        namespace_id: NamespaceId,
-        keys: Sequence[BlockKey],
-        sources: Sequence[memoryview],
-        parent: BlockKey | None,
-        durability: Durability | None,
-        deadline_s: float,
-    ) -> tuple[ReserveOutcome, ...]:
+    def _put_in_arena(self, link: Link, put: PutCall, deadline_s: float) -> tuple[ReserveOutcome, ...]:
         """Reserve, copy, commit on one link, without the objects that a caller of the single verbs gets."""
         assert link.arena is not None
-        reply = self._attachment.call_on(link, "Reserve", verbs.reserve_request(namespace_id, keys, parent), deadline_s)
-        outcomes = verbs.outcomes_for(keys, reply)
-        granted = [source for outcome, source in zip(outcomes, sources, strict=True) if outcome is ReserveOutcome.GRANTED]
+        reserve = verbs.reserve_request(put.namespace_id, put.keys, put.parent, put.hints)
+        reply = self._attachment.call_on(link, "Reserve", reserve, deadline_s)
+        outcomes = verbs.outcomes_for(put.keys, reply)
+        granted = [source for outcome, source in zip(outcomes, put.sources, strict=True) if outcome is ReserveOutcome.GRANTED]
         for offset, source in zip(reply.offsets, granted, strict=True):
             copy_block(link.arena.view(offset, source.nbytes), source)
         if granted:
-            request = verbs.commit_request(reply.reservation_id, [], durability)  # no keys: all that were granted
+            request = verbs.commit_request(reply.reservation_id, [], put.durability)  # no keys: all that were granted
             self._attachment.call_on(link, "Commit", request, deadline_s)
         return outcomes
 
@@ -292,10 +285,11 @@ class Client:
         keys: Sequence[BlockKey],
         targets: Sequence[memoryview],
         *,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> int:
         check_buffers(list(targets), count=len(keys), block_bytes=self._block_bytes(namespace_id), is_written=True)
-        lease = self.acquire(namespace_id, keys, timeout_s=timeout_s)
+        lease = self.acquire(namespace_id, keys, hints=hints, timeout_s=timeout_s)
         try:
             for run in lease.runs():
                 for target, block in zip(targets[run.start_idx :], run.blocks, strict=False):
@@ -306,6 +300,9 @@ class Client:
             return 0
         finally:
             self.release(lease)
+
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
+        return int(self._attachment.call("Advise", verbs.advise_request(namespace_id, keys, hints), timeout_s).advised)
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
         return int(self._attachment.call("Delete", verbs.delete_request(namespace_id, keys), timeout_s).deleted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tierkv.errors import DataError, InvalidRequestError
 from tierkv.interface import Grant
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -14,7 +15,7 @@ from tierkv.model.outcomes import Durability, PrefixMatch, ReserveOutcome
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
-from tierkv.wire.messages import durability_number, pack_keys
+from tierkv.wire.messages import durability_number, hints_message, pack_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,18 @@ class Registration:
     identity: Identity
     layout: Layout
     durability: Durability | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutCall:
+    """What is put, and how."""
+
+    namespace_id: NamespaceId
+    keys: Sequence[BlockKey]
+    sources: Sequence[memoryview]
+    parent: BlockKey | None
+    durability: Durability | None
+    hints: Hints
 
 
 def register_request(known: Registration) -> pb.RegisterRequest:
@@ -60,9 +73,11 @@ def match_of(reply: pb.LookupReply) -> PrefixMatch:
     return PrefixMatch(messages.tiers_of(reply.tiers), messages.miss_of(reply.miss))
 
 
-def reserve_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], parent: BlockKey | None) -> pb.ReserveRequest:
+def reserve_request(
+    namespace_id: NamespaceId, keys: Sequence[BlockKey], parent: BlockKey | None, hints: Hints
+) -> pb.ReserveRequest:
     check_keys(keys)
-    return pb.ReserveRequest(namespace_id=namespace_id, keys=pack_keys(keys), parent=parent or b"")
+    return pb.ReserveRequest(namespace_id=namespace_id, keys=pack_keys(keys), parent=parent or b"", hints=hints_message(hints))
 
 
 def outcomes_for(keys: Sequence[BlockKey], reply: pb.ReserveReply) -> tuple[ReserveOutcome, ...]:
@@ -94,9 +109,14 @@ def abort_request(reservation_id: int, keys: Sequence[BlockKey]) -> pb.AbortRequ
     return pb.AbortRequest(reservation_id=reservation_id, keys=pack_keys(keys))
 
 
-def acquire_request(namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> pb.AcquireRequest:
+def acquire_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints) -> pb.AcquireRequest:
     check_keys(keys)
-    return pb.AcquireRequest(namespace_id=namespace_id, keys=pack_keys(keys))
+    return pb.AcquireRequest(namespace_id=namespace_id, keys=pack_keys(keys), hints=hints_message(hints))
+
+
+def advise_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints) -> pb.AdviseRequest:
+    check_keys(keys)
+    return pb.AdviseRequest(namespace_id=namespace_id, keys=pack_keys(keys), hints=hints_message(hints))
 
 
 def prefetch_request(namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> pb.PrefetchRequest:
@@ -109,13 +129,13 @@ def delete_request(namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> pb.De
     return pb.DeleteRequest(namespace_id=namespace_id, keys=pack_keys(keys))
 
 
-def get_request(namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> pb.GetRequest:
+def get_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints) -> pb.GetRequest:
     check_keys(keys)
-    return pb.GetRequest(namespace_id=namespace_id, keys=pack_keys(keys))
+    return pb.GetRequest(namespace_id=namespace_id, keys=pack_keys(keys), hints=hints_message(hints))
 
 
 class ClientReservation:
-    """What was granted and what is still open of it. epoch — which attachment it belongs to."""
+    """What was granted and what is still open of it. epoch — which attachment it belongs to; hints — for a commit that streams."""
 
     def __init__(
         self,
@@ -125,12 +145,14 @@ class ClientReservation:
         reservation_id: int,
         epoch: int,
         parent: BlockKey | None,
+        hints: Hints = NO_HINTS,
     ) -> None:
         self.namespace_id = namespace_id
         self.grants = grants
         self.reservation_id = reservation_id
         self.epoch = epoch
         self.parent = parent
+        self.hints = hints
         self.open_keys = {grant.key: None for grant in grants if grant.outcome is ReserveOutcome.GRANTED}
 
     def choose(self, keys: Sequence[BlockKey] | None) -> list[BlockKey]:

@@ -1,6 +1,7 @@
 """The block index: key → entry, the longest held prefix, and what used to be here.
 
-Leaves residency decisions to placement. Invariant: an entry is in the index exactly while it is held or reserved.
+Leaves residency decisions to placement. Invariants: an entry is in the index exactly while it is held or reserved; so is its parent (no
+orphans: what is held can be used).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from tierkv.index.entry import BlockEntry
+from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import MissReason
@@ -19,6 +21,8 @@ class BlockIndex:
 
     def __init__(self, *, history_limit: int) -> None:
         self._entries: dict[BlockKey, BlockEntry] = {}
+        self.chains: Chains[BlockKey] = Chains()
+        """Which of the entries follow which; read by the policies."""
         self._history: OrderedDict[BlockKey, MissReason] = OrderedDict()
         self._history_limit = history_limit
         self._generation = 0
@@ -38,16 +42,44 @@ class BlockIndex:
 
     def add(self, entry: BlockEntry) -> None:
         self._entries[entry.key] = entry
+        if entry.parent is not None:
+            self.chains.link(entry.parent, entry.key)
         self._history.pop(entry.key, None)
+
+    def replace(self, entry: BlockEntry, successor: BlockEntry) -> None:
+        """`successor` is what the key of `entry` leads to from now on."""
+        assert self._entries[entry.key] is entry
+        self._entries[entry.key] = successor
 
     def remove(self, entry: BlockEntry, reason: MissReason | None) -> None:
         """Takes an entry out; reason — what a later miss on it will say (None: nothing is remembered)."""
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
+            if entry.parent is not None:
+                self.chains.unlink(entry.parent, entry.key)
         if reason is not None:
             self._history[entry.key] = reason
             if len(self._history) > self._history_limit:
                 self._history.popitem(last=False)
+
+    def parent_of(self, key: BlockKey) -> BlockKey | None:
+        """The key before `key`; None at the head of a sequence, and for a key without an entry."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.parent
+
+    def ancestors(self, key: BlockKey | None) -> list[BlockEntry]:
+        """The entry of `key` and those of everything before it, head first, as far as they are known."""
+        found: list[BlockEntry] = []
+        entry = None if key is None else self._entries.get(key)
+        while entry is not None:
+            found.append(entry)
+            entry = None if entry.parent is None else self._entries.get(entry.parent)
+        found.reverse()
+        return found
+
+    def descendants(self, key: BlockKey) -> list[BlockEntry]:
+        """The entries of everything that follows `key`, parents before their children."""
+        return [self._entries[below] for below in self.chains.descendants(key)]
 
     def match(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> list[BlockEntry]:
         """Entries of the longest held prefix. Cost: one dictionary look-up a block."""
@@ -80,6 +112,8 @@ class BlockIndex:
             assert entry.pins >= 0
             assert entry.moves >= 0
             assert entry.state is not BlockState.LOST
+            is_orphan = entry.parent is not None and entry.parent not in self._entries
+            assert not is_orphan or entry.state is BlockState.RESERVED, f"an orphan: {key.hex()}"
             if entry.state is BlockState.LEASED:
                 assert entry.pins > 0
             if entry.state is BlockState.READY:

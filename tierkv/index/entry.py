@@ -17,7 +17,8 @@ class BlockEntry:
 
     state and extent speak of the host copy; `is_on_disk` of the disk's. pins — leases that hold the block; moves — jobs of the
     mover that look at its bytes. An extent returns only when both are zero. record — None until the block is sealed (its
-    checksum is made); is_verified — whether this process has seen the host bytes match it.
+    checksum is made); is_verified — whether this process has seen the host bytes match it. is_passing — it is saved through the
+    arena to the disk and was never the host policy's: its request has added its share to the host tier already.
     """
 
     key: BlockKey
@@ -30,6 +31,7 @@ class BlockEntry:
     record: BlockRecord | None = None
     is_on_disk: bool = False
     is_verified: bool = False
+    is_passing: bool = False
     durability: Durability = Durability.VOLATILE
     pins: int = 0
     moves: int = 0

@@ -11,6 +11,7 @@ from typing import Generic, NewType, Protocol, TypeVar
 
 from tierkv.errors import CapacityError, ClosedError
 from tierkv.index.entry import BlockEntry
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey
 
 SessionId = NewType("SessionId", bytes)
@@ -44,6 +45,8 @@ class Reservation:
     expires_at_s: float
     committed: set[BlockKey] = field(default_factory=set)
     is_expired: bool = False
+    hints: Hints = NO_HINTS
+    """What its call said of the blocks; for their commit."""
 
     @property
     def hold_id(self) -> int:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tierkv.errors import InvalidRequestError, TierKVError
 from tierkv.interface import BlockStore, Lease, ReadyRun, Reservation
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -123,11 +124,14 @@ class PrefixCache:
         """Keys of the full blocks of `token_ids`, head first."""
         return chain_keys(self.namespace_id, token_ids, block_tokens=self.layout.block_tokens)
 
-    def load(self, token_ids: TokenIds) -> LoadedPrefix | None:
-        """Pins the longest resident prefix of `token_ids`; None when nothing is held. The caller releases what it gets."""
+    def load(self, token_ids: TokenIds, *, hints: Hints = NO_HINTS) -> LoadedPrefix | None:
+        """Pins the longest resident prefix of `token_ids`; None when nothing is held. The caller releases what it gets.
+
+        hints — its request id makes this load and the saves that carry it one access to each block.
+        """
         self.counters.loads += 1
         keys = self.keys(token_ids)
-        lease = self._acquire(keys) if keys else None
+        lease = self._acquire(keys, hints) if keys else None
         if lease is None or lease.num_blocks == 0:
             self.counters.misses += 1
             if lease is not None:
@@ -137,7 +141,7 @@ class PrefixCache:
         self.counters.loaded_blocks += lease.num_blocks
         return LoadedPrefix(self, lease)
 
-    def save(self, token_ids: TokenIds, start_block: int, fill: FillBlock) -> int:
+    def save(self, token_ids: TokenIds, start_block: int, fill: FillBlock, *, hints: Hints = NO_HINTS) -> int:
         """Saves the full blocks from `start_block` on that the store lacks; returns how many were committed.
 
         fill — called with the block's index and its buffer of `layout.block_bytes` bytes, writable until it returns. What it raises
@@ -148,7 +152,7 @@ class PrefixCache:
             return 0
         self.counters.saves += 1
         try:
-            return self._save(keys, start_block, fill)
+            return self._save(keys, start_block, fill, hints)
         except TierKVError as error:
             self.failed(error, "save")
             return 0
@@ -169,18 +173,20 @@ class PrefixCache:
         else:
             _log.debug("a %s failed, the engine computes instead: %s", verb, error)
 
-    def _acquire(self, keys: list[BlockKey]) -> Lease | None:
+    def _acquire(self, keys: list[BlockKey], hints: Hints) -> Lease | None:
         try:
             self._register()
-            return self.store.acquire(self.namespace_id, keys, timeout_s=self._timeout_s)
+            return self.store.acquire(self.namespace_id, keys, hints=hints, timeout_s=self._timeout_s)
         except TierKVError as error:
             self.failed(error, "load")
             return None
 
-    def _save(self, keys: list[BlockKey], start_block: int, fill: FillBlock) -> int:
+    def _save(self, keys: list[BlockKey], start_block: int, fill: FillBlock, hints: Hints) -> int:
         self._register()
         parent = keys[start_block - 1] if start_block else None
-        reservation = self.store.reserve(self.namespace_id, keys[start_block:], parent=parent, timeout_s=self._timeout_s)
+        reservation = self.store.reserve(
+            self.namespace_id, keys[start_block:], parent=parent, hints=hints, timeout_s=self._timeout_s
+        )
         saved = 0
         try:
             for block_idx, grant in enumerate(reservation.grants, start=start_block):

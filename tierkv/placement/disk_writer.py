@@ -1,7 +1,8 @@
 """The disk writer: the one thread that changes the disk tier. Batches of blocks go down, deletions in order with them.
 
 A block is acknowledged as durable only after the tier's `put` returned (payload, sync, index commit). A medium that refuses a
-write is left alone for `retry_s`; RAM keeps serving, and the state shows in `failure`.
+write is left alone for `retry_s`, one whose write budget is spent until there is some again; RAM keeps serving, and the state shows
+in `failure`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from tierkv.index.entry import BlockEntry
 from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import MissReason
+from tierkv.placement.planner import plan_chains
 from tierkv.placement.residency import Residency
 from tierkv.placement.waiting import promised
 from tierkv.placement.worker import Worker
+from tierkv.placement.write_budget import WriteBudget
 from tierkv.settings import DiskSettings
 from tierkv.tiers.base import PutOutcome, Tier
 
@@ -59,7 +62,11 @@ class DiskWriter:
         self._deletes: list[tuple[list[BlockKey], Future[int]]] = []
         self._waiters: dict[BlockEntry, list[Callable[[bool], None]]] = {}  # a key may be deleted and come again
         self._failed_at_s: float | None = None
-        self.failure: str | None = None
+        self._failure: str | None = None
+        budget_bytes = settings.write_budget_bytes_per_day
+        self._budget = WriteBudget(budget_bytes, clock.monotonic_s()) if budget_bytes else None
+        self.owes_writes = False
+        """Whether blocks were left unwritten that are to be on disk; whoever tries them again resets it."""
         self._worker = Worker("tierkv-disk", self._write_once, wait_s=self._seconds_to_wait)
 
     def start(self) -> None:
@@ -68,6 +75,8 @@ class DiskWriter:
     def stop(self) -> None:
         """Ends the thread; blocks that are queued stay unwritten, keys that are to be forgotten are forgotten."""
         self._worker.stop()
+        if self._books.to_unwrite:
+            self.delete(list(self._books.to_unwrite))
         self._delete(self._deletes)
         self._deletes.clear()
 
@@ -75,8 +84,22 @@ class DiskWriter:
         self._worker.kick()
 
     @property
+    def failure(self) -> str | None:
+        """What keeps blocks from the disk now, a sentence."""
+        if self._failure is None and self._budget is not None and self._budget.is_spent(self._clock.monotonic_s()):
+            return f"the disk's write budget is spent ({self._budget.bytes_per_day} bytes a day); RAM keeps serving"
+        return self._failure
+
+    @property
+    def budget_left_bytes(self) -> int | None:
+        """What may still be written now; None without a budget."""
+        return None if self._budget is None else self._budget.left_bytes(self._clock.monotonic_s())
+
+    @property
     def is_writable(self) -> bool:
-        """False for `retry_s` after the medium refused a write."""
+        """False for `retry_s` after the medium refused a write, and while the write budget is spent."""
+        if self._budget is not None and self._budget.is_spent(self._clock.monotonic_s()):
+            return False
         if self._failed_at_s is None:
             return True
         return self._clock.monotonic_s() - self._failed_at_s >= self._settings.retry_s
@@ -126,6 +149,9 @@ class DiskWriter:
         with self._lock:  # both at once: a block that was deleted and committed again must not be written before it is deleted
             deletes = list(self._deletes)
             self._deletes.clear()
+            if self._books.to_unwrite:
+                deletes.append((list(self._books.to_unwrite), promised()))
+                self._books.to_unwrite.clear()
             batch = self._take_batch()
         self._delete(deletes)
         if not batch:
@@ -158,6 +184,7 @@ class DiskWriter:
             for entry in batch:
                 if not entry.is_on_disk and books.index.is_current(entry):
                     books.lose_disk(entry.key, None)
+                    self.owes_writes |= not self.is_writable
             reports = [(report, entry.is_on_disk) for entry in batch for report in self._finish(entry)]
         self._make_room(orphans)  # deleted while they were written: they must not come back
         for report, is_on_disk in reports:
@@ -167,11 +194,12 @@ class DiskWriter:
         """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
         victims: list[BlockKey] = []
         admitted: list[BlockEntry] = []
-        for entry in dict.fromkeys(batch):  # who checked a block on its way to disk may have queued it once more
-            room = self._books.plan_disk_room(entry) if self._is_wanted(entry) else None
-            if room is not None:
-                victims.extend(room)
-                admitted.append(entry)
+        # Who checked a block on its way to disk may have queued it once more.
+        wanted = [entry for entry in dict.fromkeys(batch) if self._is_wanted(entry)]
+        for chain in plan_chains(wanted):
+            gone, num_admitted = self._books.plan_disk_room(chain)
+            victims.extend(gone)
+            admitted.extend(chain[:num_admitted])
         return victims, admitted
 
     def _is_wanted(self, entry: BlockEntry) -> bool:
@@ -243,7 +271,7 @@ class DiskWriter:
         except TierKVError as error:
             _log.warning("the disk does not forget %d blocks: %s", len(keys), error)
             self._failed_at_s = self._clock.monotonic_s()
-            self.failure = f"the disk index refuses changes ({error}); RAM keeps serving"
+            self._failure = f"the disk index refuses changes ({error}); RAM keeps serving"
             return False
         return True
 
@@ -256,6 +284,10 @@ class DiskWriter:
         except Exception:
             _log.exception("writing to disk failed")
             return [PutOutcome.NO_SPACE] * len(items)
+        if self._budget is not None:
+            footprints = [self._disk.footprint_bytes(record.payload_bytes) for record, _ in items]
+            written = sum(size for size, outcome in zip(footprints, outcomes, strict=True) if outcome is PutOutcome.STORED)
+            self._budget.take(written, self._clock.monotonic_s())
         stored = sum(
             record.payload_bytes for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED
         )
@@ -269,10 +301,10 @@ class DiskWriter:
         refused = sum(outcome is PutOutcome.NO_SPACE for outcome in outcomes)
         if self._disk.degraded is not None:
             self._failed_at_s = self._clock.monotonic_s()
-            self.failure = self._disk.degraded
+            self._failure = self._disk.degraded
         elif not refused:
             self._failed_at_s = None
-            self.failure = None
+            self._failure = None
         with self._lock:
             self._books.counters["disk_write_refusals"] += refused
 

@@ -1,6 +1,6 @@
 """The load path's decisions: pin the longest held prefix and start whatever stands between its blocks and their reader.
 
-Called with the store's lock held; jobs run in the mover. Order matters: pin first, then rescue and place, so that making room for
+Called with the store's lock held; jobs run in the mover. Order matters: pin first, then bring in, so that making room for
 the end of a prefix never takes its beginning.
 """
 
@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 from tierkv.answers import PendingRun, RunResult
 from tierkv.index.entry import BlockEntry
+from tierkv.index.holds import SessionId
 from tierkv.model.keys import BlockKey, NamespaceId
-from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import MissReason, TierName
 from tierkv.placement import planner
 from tierkv.placement.mover import Mover
 from tierkv.placement.planner import Readiness
+from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.waiting import after_all
+from tierkv.policies.base import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +39,72 @@ class Loader:
     """Holds prefixes for `acquire` and `prefetch`."""
 
     def __init__(
-        self, *, lock: threading.RLock, residency: Residency, mover: Mover, run_blocks: int, verify_every_hit: bool
+        self,
+        *,
+        lock: threading.RLock,
+        residency: Residency,
+        mover: Mover,
+        requests: RequestTable,
+        run_blocks: int,
+        verify_every_hit: bool,
     ) -> None:
         self._lock = lock
         self._books = residency
         self._mover = mover
+        self._requests = requests
         self._run_blocks = run_blocks
         self._verify_every_hit = verify_every_hit
 
-    def hold(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, is_access: bool) -> HeldPrefix:
-        """Pins the longest held prefix of `keys`; is_access — whether the policies hear of it."""
+    def hold(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, reader: SessionId | None, request_id: str = ""
+    ) -> HeldPrefix:
+        """Pins the longest held prefix of `keys`.
+
+        reader — whose access to the blocks it is, with its request if that has a name; None: preparation for one, not an access.
+        """
         books = self._books
         entries = books.index.match(namespace_id, keys)
         miss = books.index.miss_reason(keys[len(entries)]) if len(entries) < len(keys) else None
         tiers = tuple(planner.found_in(entry) for entry in entries)
         for entry in entries:
             books.pin(entry)
-        num_held = self._bring_in(entries)
+        away = [planner.is_away(entry) for entry in entries]
+        num_held = len(entries)
+        if any(away):
+            num_held = self._bring_in(entries, away, Cause.PREFETCH if reader is None else Cause.LOAD)
         if num_held < len(entries):
             miss = MissReason.CAPACITY
             for entry in entries[num_held:]:
                 books.unpin(entry)
             del entries[num_held:]
             tiers = tiers[:num_held]
-        if is_access:
-            self._note_access(entries, tiers)
+        if reader is not None:
+            first = self._requests.first_accesses(reader, request_id, [entry.key for entry in entries])
+            self._note_access(entries, away, first)
         return HeldPrefix(entries, tiers, self._start_runs(entries), miss)
 
-    def _bring_in(self, entries: list[BlockEntry]) -> int:
-        """Rescues what is leaving and gives room to what is only on disk; returns how many leading entries made it."""
-        num_held = len(entries)
-        for idx, entry in enumerate(entries):
-            if entry.state is BlockState.EVICTING and not self._books.rescue(entry):
-                num_held = idx
-                break
-        on_disk = [(idx, entry) for idx, entry in enumerate(entries[:num_held]) if entry.state is BlockState.FREE]
-        placed = self._books.place([entry for _, entry in on_disk], BlockEvent.PROMOTE)
-        return on_disk[placed][0] if placed < len(on_disk) else num_held
+    def _bring_in(self, entries: list[BlockEntry], away: list[bool], cause: Cause) -> int:
+        """Gets back what is leaving and gives room to what is only on disk; returns how many leading entries made it."""
+        head = [entry for entry, is_away in zip(entries, away, strict=True) if not is_away]
+        wanted = [entry for entry, is_away in zip(entries, away, strict=True) if is_away]
+        num_placed = self._books.bring_in(wanted, head, cause)
+        return entries.index(wanted[num_placed]) if num_placed < len(wanted) else len(entries)
 
-    def _note_access(self, entries: list[BlockEntry], tiers: tuple[TierName, ...]) -> None:
-        """One access per block, tail first, so that the head ends most recent. A block placed just now was counted by that."""
+    def _note_access(self, entries: list[BlockEntry], away: list[bool], first: Sequence[BlockKey]) -> None:
+        """One access to each block, by one call for all. What was brought in was counted by that.
+
+        first — keys that the request had not accessed before.
+        """
         books = self._books
-        for entry, tier in zip(reversed(entries), reversed(tiers), strict=True):
-            if tier is TierName.HOST:
-                books.host_policy.on_access(entry.key)
-            if entry.is_on_disk and books.disk_policy is not None and entry.key in books.disk_policy:
-                books.disk_policy.on_access(entry.key)
+        here = [entry.key for entry, is_away in zip(entries, away, strict=False) if not is_away]
+        on_disk = [entry.key for entry in entries if entry.is_on_disk] if books.disk_policy is not None else []
+        if len(first) < len(entries):
+            fresh = set(first)
+            here, on_disk = [key for key in here if key in fresh], [key for key in on_disk if key in fresh]
+        if here:
+            books.host_policy.on_access(here)
+        if books.disk_policy is not None and on_disk:
+            books.disk_policy.on_access(on_disk)
 
     def _start_runs(self, entries: list[BlockEntry]) -> tuple[PendingRun, ...]:
         kinds = [self._readiness(entry) for entry in entries]

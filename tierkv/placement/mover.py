@@ -81,7 +81,7 @@ class Mover:
         """Wakes whoever has work in the books' lists; called with the lock held or not. Waking a thread for nothing is felt by the call."""
         if self._books.to_seal or self._books.to_forget:
             self._scribe.kick()
-        if self._books.to_demote and self.writer is not None:
+        if (self._books.to_demote or self._books.to_unwrite) and self.writer is not None:
             self.writer.kick()
 
     # -- sealing and the arena index -------------------------------------------------------------------------------------
@@ -140,7 +140,8 @@ class Mover:
         to_write: list[BlockEntry] = []
         for entry in entries:
             is_waited_for = self.writer is not None and self.writer.is_waited_for(entry)
-            is_wanted = is_waited_for or is_written_through(entry.durability)
+            is_leaving = entry.state is BlockState.EVICTING
+            is_wanted = is_waited_for or is_leaving or is_written_through(entry.durability)
             if self.writer is not None and is_wanted and not entry.is_on_disk and entry.state is not BlockState.LOST:
                 to_write.append(entry)
             else:
@@ -228,7 +229,9 @@ class Mover:
         with self._lock:
             for entry, outcome, record in zip(entries, outcomes, records, strict=True):
                 entry.promotion = None
-                if outcome is GetOutcome.HIT and record is not None:
+                if entry.state is BlockState.LOST:  # deleted meanwhile, or a block before it was
+                    self._books.end_move(entry)
+                elif outcome is GetOutcome.HIT and record is not None:
                     entry.record = _in_host_form(record)
                     entry.is_verified = True
                     self._books.became_readable(entry, BlockEvent.VERIFIED)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tierkv.index.entry import BlockEntry
+from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import Durability, TierName
 
 
@@ -59,13 +60,29 @@ def found_in(entry: BlockEntry) -> TierName:
     return TierName.HOST if entry.has_host_copy else TierName.DISK
 
 
+def is_away(entry: BlockEntry) -> bool:
+    """Whether a held block has left the host tier's policy: on disk only, or on its way there."""
+    return entry.state in (BlockState.FREE, BlockState.EVICTING)
+
+
 def readiness(entry: BlockEntry) -> Readiness:
-    """What a reader of a held block waits for; an evicting block must have been rescued before."""
+    """What a reader of a held block waits for; an evicting block must have been brought in before."""
     if entry.promotion is not None:
         return Readiness.WAIT
     if entry.is_readable:
         return Readiness.READY if entry.is_verified else Readiness.VERIFY
     return Readiness.PROMOTE
+
+
+def plan_chains(entries: Sequence[BlockEntry]) -> list[Sequence[BlockEntry]]:
+    """Cuts a list of blocks into runs in which each block follows the one before it."""
+    chains: list[Sequence[BlockEntry]] = []
+    start = 0
+    for stop in range(1, len(entries) + 1):
+        if stop == len(entries) or entries[stop].parent != entries[stop - 1].key:
+            chains.append(entries[start:stop])
+            start = stop
+    return chains
 
 
 def plan_runs(kinds: Sequence[Readiness], *, run_blocks: int) -> list[Run]:

@@ -1,10 +1,11 @@
 """Residency: the books of the host and the disk tier. Pure memory, always under the store's lock.
 
-It asks the policies for victims, allocates and returns extents, pins and unpins, and keeps the lists of work for the mover
-(`to_seal`, `to_forget`, `to_demote`). It does no I/O: bytes move in `tierkv.placement.mover`.
+It asks the policies who enters and who leaves, allocates and returns extents, pins and unpins, and keeps the lists of work for the
+mover (`to_seal`, `to_forget`, `to_demote`, `to_unwrite`). It does no I/O: bytes move in `tierkv.placement.mover`.
 
 Invariants: an extent returns to the allocator exactly once, when its block has left the index and neither a lease nor a move looks
-at it; a key in a policy is resident on that policy's tier; a victim is never pinned, reserved, filling or being moved.
+at it; a key in a policy is resident on that policy's tier; a victim is never pinned, reserved, filling or being moved; a block
+leaves the index only together with everything that follows it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import Extent, MissReason
 from tierkv.placement import planner
-from tierkv.policies.base import Policy
+from tierkv.placement.retention import Retention
+from tierkv.policies.base import Cause, Policy, Shortfall
 from tierkv.tiers.base import Tier
 from tierkv.tiers.host import HostTier
 
 _DEFRAGMENT_ROUNDS = 4
 """How often more victims are asked for when room is there but too scattered for a block."""
+_IN_HOST_POLICY = (BlockState.RESERVED, BlockState.FILLING, BlockState.READY, BlockState.LEASED)
 
 
 class Residency:
@@ -45,109 +48,148 @@ class Residency:
         self.host_policy = host_policy
         self.disk = disk
         self.disk_policy = disk_policy
+        self.retention: Retention[BlockKey] = Retention(host_policy.capacity)
         self.counters: Counter[str] = Counter()
         self.to_demote: list[BlockEntry] = []
         self.to_seal: list[BlockEntry] = []
         self.to_forget: set[BlockKey] = set()
+        self.to_unwrite: list[BlockKey] = []
         self._is_disk_writable = is_disk_writable
 
     # -- room in the host tier ------------------------------------------------------------------------------------------
 
-    def place(self, entries: Sequence[BlockEntry], event: BlockEvent) -> int:
-        """Gives the leading entries an extent each and takes them into the host policy; returns how many got one.
+    def reserve(self, entries: Sequence[BlockEntry], head: Sequence[BlockEntry], *, spent: int = 0) -> int:
+        """Extents for the leading blocks of one request that a client will write; returns how many got one.
 
-        event — RESERVE (a client will write) or PROMOTE (the mover will read). Entries beyond the result are untouched. A placed
-        entry cannot be a victim of a later one: it is not READY.
+        head — the blocks before them. spent — host bytes that the request has added before. What it may not add to a full host
+        tier gets an extent of those that the policy leaves free, if the disk takes it from there.
         """
-        admitted: list[BlockEntry] = []
-        for entry in entries:
-            if not self._admit(entry.key, self.host.footprint_bytes(entry.block_bytes)):
-                break
-            entry.step(event)
-            admitted.append(entry)
-        placed = self._allocate(admitted)
-        for entry in admitted[placed:]:
-            self.host_policy.on_remove(entry.key)
-            entry.step(BlockEvent.ABORT)
-        while placed < len(entries) and self._is_scattered(entries[placed]) and self._place_scattered(entries[placed], event):
-            placed += 1
-        return placed
-
-    def _is_scattered(self, entry: BlockEntry) -> bool:
-        """Whether bytes enough are free, only not in one piece. Bytes that are still on their way down are not worth a good block."""
-        return self.host.capacity_bytes - self.host.used_bytes >= self.host.footprint_bytes(entry.block_bytes)
-
-    def _admit(self, key: BlockKey, weight: int) -> bool:
-        selection = self.host_policy.select_victims(key, weight, self._is_pinned_in_host)
-        if selection.refused:
-            return False
-        for victim in selection.victims:
-            self._evict(victim)
-        self.host_policy.on_insert(key, weight)
-        return True
-
-    def _allocate(self, entries: Sequence[BlockEntry]) -> int:
-        """Extents for the leading entries, of one length and in one piece where possible (a later write is then one too)."""
-        placed = 0
-        while placed < len(entries):
-            block_bytes = entries[placed].block_bytes
-            alike = list(itertools.takewhile(lambda entry: entry.block_bytes == block_bytes, entries[placed:]))  # noqa: B023 - used up in this round
-            extents = self.host.reserve(len(alike), block_bytes)
-            for entry, extent in zip(alike, extents, strict=False):
+        placed, shortfall = self._enter(entries, head, Cause.SAVE, spent)
+        for entry in entries[:placed]:
+            entry.step(BlockEvent.RESERVE)
+        if shortfall is Shortfall.CAP and self._is_disk_writable():
+            passing = entries[placed:]
+            extents = self._extents_for(passing)
+            for entry, extent in zip(passing, extents, strict=False):
                 entry.extent = extent
+                entry.is_passing = True
+                entry.step(BlockEvent.RESERVE)
             placed += len(extents)
-            if len(extents) < len(alike):
-                break
         return placed
 
-    def _place_scattered(self, entry: BlockEntry, event: BlockEvent) -> bool:
-        """Room is there by weight, but in pieces too small: evicts beyond need until a block fits."""
+    def bring_in(self, entries: Sequence[BlockEntry], head: Sequence[BlockEntry], cause: Cause) -> int:
+        """Blocks of one request that are on disk only, or on their way there, come back; returns how many leading ones do.
+
+        Those on disk are FILLING afterwards, the others' demotion is cancelled. They and their head are pinned.
+        """
+        num_placed, _ = self._enter(entries, head, cause)
+        for entry in entries[:num_placed]:
+            if entry.state is BlockState.EVICTING:
+                entry.is_passing = False
+                self.became_readable(entry, BlockEvent.TOUCH)
+                self.counters["demotions_cancelled"] += 1
+            else:
+                entry.step(BlockEvent.PROMOTE)
+        return num_placed
+
+    def _enter(
+        self, entries: Sequence[BlockEntry], head: Sequence[BlockEntry], cause: Cause, spent: int = 0
+    ) -> tuple[int, Shortfall | None]:
+        """Takes the leading entries into the host policy and gives an extent to those that have none; how many, and why not more."""
+        if not entries:
+            return 0, None
+        keys = [entry.key for entry in entries]
+        weights = [self.host.footprint_bytes(entry.block_bytes) for entry in entries]
+        head_keys = [entry.key for entry in head if entry.key in self.host_policy]
+        protected = set(head_keys)
+        admission = self.host_policy.admit(
+            keys,
+            weights,
+            lambda key: key in protected or self._is_pinned_in_host(key),
+            cause=cause,
+            head=head_keys,
+            spent=spent,
+        )
+        self._evict(admission.victims)
+        admitted = entries[: admission.num_admitted]
+        homeless = [entry for entry in admitted if entry.extent is None]
+        extents = self._extents_for(homeless)
+        for entry, extent in zip(homeless, extents, strict=False):
+            entry.extent = extent
+        num_placed = len(admitted)
+        if len(extents) < len(homeless):
+            num_placed = admitted.index(homeless[len(extents)])
+            num_placed += self._place_scattered(admitted[num_placed:], protected)
+        for entry in admitted[num_placed:]:
+            self.host_policy.on_remove(entry.key)
+        return num_placed, admission.shortfall if num_placed == len(admitted) else Shortfall.PINNED
+
+    def _extents_for(self, entries: Sequence[BlockEntry]) -> list[Extent]:
+        """Extents for the leading entries, of one length and in one piece where possible (a later write is then one too)."""
+        found: list[Extent] = []
+        for block_bytes, alike in itertools.groupby(entries, key=lambda entry: entry.block_bytes):
+            count = sum(1 for _ in alike)
+            extents = self.host.reserve(count, block_bytes)
+            found += extents
+            if len(extents) < count:
+                break
+        return found
+
+    def _place_scattered(self, entries: Sequence[BlockEntry], protected: set[BlockKey]) -> int:
+        """Extents for admitted entries that found bytes enough, only not in one piece: evicts beyond need until each fits.
+
+        Bytes that are still on their way down are not worth a good block.
+        """
+        for idx, entry in enumerate(entries):
+            if entry.extent is None and not self._place_one_scattered(entry, protected):
+                return idx
+        return len(entries)
+
+    def _place_one_scattered(self, entry: BlockEntry, protected: set[BlockKey]) -> bool:
         weight = self.host.footprint_bytes(entry.block_bytes)
-        for spare_blocks in range(1, _DEFRAGMENT_ROUNDS + 1):
-            wanted = self.host_policy.capacity - self.host_policy.used + spare_blocks * weight
-            selection = self.host_policy.select_victims(entry.key, wanted, self._is_pinned_in_host)
-            if selection.refused:
+        for _ in range(_DEFRAGMENT_ROUNDS):
+            if self.host.capacity_bytes - self.host.used_bytes < weight:
                 return False
-            for victim in selection.victims:
-                self._evict(victim)
+            victims = self.host_policy.make_room(weight, lambda key: key in protected or self._is_pinned_in_host(key))
+            if not victims:
+                return False
+            self._evict(victims)
             extents = self.host.reserve(1, entry.block_bytes)
             if extents:
                 entry.extent = extents[0]
-                entry.step(event)
-                self.host_policy.on_insert(entry.key, weight)
                 return True
         return False
 
     def _is_pinned_in_host(self, key: BlockKey) -> bool:
         entry = self.index.get(key)
-        return entry is None or not entry.is_evictable
+        return entry is None or not entry.is_evictable or self.retention.is_retained(key)
 
-    def _evict(self, key: BlockKey) -> None:
-        entry = self.index.get(key)
-        assert entry is not None, "a policy names only resident keys"
-        how = planner.plan_eviction(is_on_disk=entry.is_on_disk, is_disk_writable=self._is_disk_writable())
-        self.counters[f"evictions_{how.value}"] += 1
-        entry.step(BlockEvent.EVICT)
-        if how is planner.Eviction.DEMOTE:
-            entry.moves += 1
-            self.to_demote.append(entry)
-        else:
-            self.finish_eviction(entry)
+    def _evict(self, victims: Sequence[BlockKey]) -> None:
+        """Victims of the host policy leave, tails first; what must be written goes to the writer heads first, as one piece."""
+        if not victims:
+            return
+        is_disk_writable = self._is_disk_writable()
+        demoted: list[BlockEntry] = []
+        for key in victims:
+            entry = self.index.get(key)
+            assert entry is not None, "a policy names only resident keys"
+            how = planner.plan_eviction(is_on_disk=entry.is_on_disk, is_disk_writable=is_disk_writable)
+            self.counters[f"evictions_{how.value}"] += 1
+            entry.step(BlockEvent.EVICT)
+            if how is planner.Eviction.DEMOTE:
+                entry.moves += 1
+                demoted.append(entry)
+            else:
+                self.finish_eviction(entry)
+        self.to_demote.extend(reversed(demoted))
 
     def finish_eviction(self, entry: BlockEntry) -> None:
         """The host copy of an EVICTING block goes; its entry stays while the disk holds it."""
         entry.step(BlockEvent.EVICTED)
+        entry.is_passing = False
         self._return_extent(entry)
         if not entry.is_on_disk:
-            self.index.remove(entry, MissReason.EVICTED)
-
-    def rescue(self, entry: BlockEntry) -> bool:
-        """A hit on an EVICTING block cancels its demotion; False if there is no room to keep it (it then leaves as planned)."""
-        if not self._admit(entry.key, self.host.footprint_bytes(entry.block_bytes)):
-            return False
-        self.became_readable(entry, BlockEvent.TOUCH)
-        self.counters["demotions_cancelled"] += 1
-        return True
+            self._leave(entry, MissReason.EVICTED)
 
     # -- holding and letting go ------------------------------------------------------------------------------------------
 
@@ -170,41 +212,58 @@ class Residency:
     def became_readable(self, entry: BlockEntry, event: BlockEvent) -> None:
         """COMMIT, VERIFIED or TOUCH: the bytes are complete and stay; leases that waited for them hold from now on."""
         entry.step(event)
-        if entry.pins > 0:
+        if entry.is_passing:
+            entry.step(BlockEvent.EVICT)
+        elif entry.pins > 0:
             entry.step(BlockEvent.PIN)
 
     def abandon(self, entry: BlockEntry, reason: MissReason | None) -> None:
         """A RESERVED or FILLING block will not be completed: its extent returns, its entry stays only while the disk holds it."""
-        self.host_policy.on_remove(entry.key)
+        if not entry.is_passing:
+            self.host_policy.on_remove(entry.key)
+        entry.is_passing = False
         entry.step(BlockEvent.ABORT)
         self._return_extent(entry)
         if not entry.is_on_disk:
-            self.index.remove(entry, reason)
+            self._leave(entry, reason)
 
     def lose_host(self, entry: BlockEntry, reason: MissReason | None) -> None:
         """The host copy is damaged or deleted: nobody finds it any more; the extent returns when nobody looks at it.
 
         Where the disk still holds the block, a fresh entry takes its place.
         """
-        if entry.key in self.host_policy and self.index.is_current(entry):
+        is_current = self.index.is_current(entry)
+        if is_current and entry.key in self.host_policy:
             self.host_policy.on_remove(entry.key)
         entry.step(BlockEvent.LOSE)
-        was_current = self.index.is_current(entry)
-        self.index.remove(entry, None if entry.is_on_disk else reason)
-        if was_current and entry.is_on_disk:
-            self.index.add(
-                BlockEntry(
-                    key=entry.key,
-                    namespace_id=entry.namespace_id,
-                    parent=entry.parent,
-                    block_bytes=entry.block_bytes,
-                    generation=entry.generation,
-                    record=entry.record,
-                    is_on_disk=True,
-                    durability=entry.durability,
-                )
-            )
+        entry.is_passing = False
+        if is_current and entry.is_on_disk:
+            self.index.replace(entry, _disk_entry_of(entry))
+        elif is_current:
+            self._leave(entry, reason)
         self._settle_lost(entry)
+
+    def drop(self, entry: BlockEntry, reason: MissReason | None) -> None:
+        """A held block goes from every tier, and with it everything that follows it."""
+        if entry.is_on_disk:
+            self.to_unwrite.append(entry.key)
+        has_left = self.lose_disk(entry.key, reason)
+        if not has_left and (entry.has_host_copy or entry.state is BlockState.FILLING):
+            self.lose_host(entry, reason)
+
+    def _leave(self, entry: BlockEntry, reason: MissReason | None) -> None:
+        """Takes an entry out of the index; what follows it could never be found again, so that it goes too.
+
+        A reserved block that follows stays until its client is done: its commit finds out (`tierkv.placement.saver`).
+        """
+        self.index.remove(entry, reason)
+        self.retention.forget(entry.key)
+        if not self.index.chains.children(entry.key):
+            return
+        for below in reversed(self.index.descendants(entry.key)):  # children before their parents, so that none has any left
+            if below.state is not BlockState.RESERVED:
+                self.counters["orphans_dropped"] += 1
+                self.drop(below, reason)
 
     def _settle_lost(self, entry: BlockEntry) -> None:
         if entry.state is BlockState.LOST and entry.pins == 0 and entry.moves == 0:
@@ -224,56 +283,67 @@ class Residency:
         """Whether the disk policy has taken a block in, be it written yet or not."""
         return self.disk_policy is not None and entry.key in self.disk_policy
 
-    def plan_disk_room(self, entry: BlockEntry) -> list[BlockKey] | None:
-        """Takes a block into the disk policy; returns who must leave the disk first, or None when it is refused."""
+    def plan_disk_room(self, chain: Sequence[BlockEntry]) -> tuple[list[BlockKey], int]:
+        """Takes the leading blocks of a chain into the disk policy; returns who must leave the disk first, and how many entered."""
         assert self.disk is not None
         assert self.disk_policy is not None
-        weight = self.disk.footprint_bytes(entry.sealed_record().payload_bytes)
-        selection = self.disk_policy.select_victims(entry.key, weight, self._is_pinned_on_disk)
-        if selection.refused:
-            return None
-        for victim in selection.victims:
-            self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
-            self.counters["disk_evictions"] += 1
-        self.disk_policy.on_insert(entry.key, weight)
-        return list(selection.victims)
+        weights = [self.disk.footprint_bytes(entry.sealed_record().payload_bytes) for entry in chain]
+        head = [entry.key for entry in self.index.ancestors(chain[0].parent) if entry.key in self.disk_policy]
+        protected = set(head)
+        admission = self.disk_policy.admit(
+            [entry.key for entry in chain],
+            weights,
+            lambda key: key in protected or self._is_pinned_on_disk(key),
+            cause=Cause.LOAD,
+            head=head,
+        )
+        self._lose_victims(admission.victims)
+        return list(admission.victims), admission.num_admitted
 
     def plan_spare_disk_room(self, entries: Sequence[BlockEntry], spare_blocks: int) -> list[BlockKey]:
-        """More victims for blocks that the disk policy has admitted but the tier cannot place: `spare_blocks` beyond each."""
+        """More victims for blocks that the disk policy has admitted but the tier cannot place: `spare_blocks` for each."""
         assert self.disk is not None
         assert self.disk_policy is not None
-        victims: list[BlockKey] = []
-        for entry in entries:
-            if entry.key not in self.disk_policy:
-                continue  # deleted meanwhile
-            weight = self.disk.footprint_bytes(entry.sealed_record().payload_bytes)
-            self.disk_policy.on_remove(entry.key)
-            wanted = self.disk_policy.capacity - self.disk_policy.used + spare_blocks * weight
-            selection = self.disk_policy.select_victims(entry.key, wanted, self._is_pinned_on_disk)
-            for victim in selection.victims:
-                self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
-            victims.extend(selection.victims)
-            self.disk_policy.on_insert(entry.key, weight)
-        self.counters["disk_evictions"] += len(victims)
-        return victims
+        waiting = [entry for entry in entries if entry.key in self.disk_policy]  # others were deleted meanwhile
+        weight = sum(self.disk.footprint_bytes(entry.sealed_record().payload_bytes) for entry in waiting)
+        if weight == 0:
+            return []
+        victims = self.disk_policy.make_room(spare_blocks * weight, self._is_pinned_on_disk)
+        self._lose_victims(victims)
+        return list(victims)
 
-    def lose_disk(self, key: BlockKey, reason: MissReason | None, *, is_policy_informed: bool = False) -> None:
-        """The disk no longer holds `key` (evicted, damaged, deleted)."""
+    def _lose_victims(self, victims: Sequence[BlockKey]) -> None:
+        for victim in victims:
+            self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
+        self.counters["disk_evictions"] += len(victims)
+
+    def lose_disk(self, key: BlockKey, reason: MissReason | None, *, is_policy_informed: bool = False) -> bool:
+        """The disk no longer holds `key` (evicted, damaged, deleted). True where that was its last copy, and it has left the index."""
         if not is_policy_informed and self.disk_policy is not None and key in self.disk_policy:
             self.disk_policy.on_remove(key)
         entry = self.index.get(key)
-        if entry is not None:
-            entry.is_on_disk = False
-            if entry.state is BlockState.FREE:
-                self.index.remove(entry, reason)
+        if entry is None:
+            return True
+        entry.is_on_disk = False
+        if entry.state is BlockState.FREE:
+            self._leave(entry, reason)
+            return True
+        return False
 
     def _is_pinned_on_disk(self, key: BlockKey) -> bool:
         entry = self.index.get(key)
         if entry is None:
             return False
-        is_being_written = not entry.is_on_disk
-        is_being_read = entry.state is BlockState.FILLING or (entry.state is BlockState.FREE and entry.pins > 0)
-        return is_being_written or is_being_read
+        if not entry.is_on_disk:  # being written
+            return True
+        if entry.state is BlockState.FILLING:
+            return True
+        if entry.state is not BlockState.FREE:
+            return False
+        # Nobody else has it: neither who reads it nor what follows it in the arena may be left behind.
+        return (entry.pins > 0 or self.retention.is_retained(key)) or any(
+            not child.is_on_disk for below in self.index.chains.children(key) if (child := self.index.get(below)) is not None
+        )
 
     # -- self-check ------------------------------------------------------------------------------------------------------
 
@@ -281,11 +351,11 @@ class Residency:
         self.index.check_integrity()
         self.host_policy.check_integrity()
         self.host.check_integrity()
+        self.retention.check_integrity()
         seen: list[Extent] = []
         for entry in self.index:
-            in_host_policy = entry.key in self.host_policy
-            expects_host = entry.state in (BlockState.RESERVED, BlockState.FILLING, BlockState.READY, BlockState.LEASED)
-            assert in_host_policy == expects_host, (entry.state, entry.key.hex())
+            expects_host = entry.state in _IN_HOST_POLICY and not entry.is_passing
+            assert (entry.key in self.host_policy) == expects_host, (entry.state, entry.key.hex())
             if entry.extent is not None:
                 seen.append(entry.extent)
         seen.sort(key=lambda extent: extent.offset)
@@ -295,3 +365,17 @@ class Residency:
             self.disk_policy.check_integrity()
             unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
             assert not unknown, unknown  # what no policy knows could never leave the disk
+
+
+def _disk_entry_of(entry: BlockEntry) -> BlockEntry:
+    """What is left of a block whose host copy is lost."""
+    return BlockEntry(
+        key=entry.key,
+        namespace_id=entry.namespace_id,
+        parent=entry.parent,
+        block_bytes=entry.block_bytes,
+        generation=entry.generation,
+        record=entry.record,
+        is_on_disk=True,
+        durability=entry.durability,
+    )

@@ -12,10 +12,13 @@ from tierkv.clock import Clock
 from tierkv.errors import ConflictError, InvalidRequestError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import HoldTable, Reservation, SessionId
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.model.lifecycle import BlockEvent
 from tierkv.model.namespace import Namespace
-from tierkv.model.outcomes import ReserveOutcome
+from tierkv.model.outcomes import MissReason, ReserveOutcome
+from tierkv.placement.advice import Adviser
+from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.settings import LimitSettings
 
@@ -23,38 +26,66 @@ from tierkv.settings import LimitSettings
 class Saver:
     """Reservations and commits."""
 
-    def __init__(self, *, residency: Residency, clock: Clock, limits: LimitSettings) -> None:
+    def __init__(
+        self, *, residency: Residency, clock: Clock, limits: LimitSettings, requests: RequestTable, adviser: Adviser
+    ) -> None:
         self._books = residency
+        self._requests = requests
+        self._adviser = adviser
         self._clock = clock
         self._ttl_s = limits.reservation_ttl_s
         # What living clients of an earlier process were writing rests at most as long as their reservations would have.
         self._rest_until_s = clock.monotonic_s() + 2 * self._ttl_s
         self.reservations: HoldTable[Reservation] = HoldTable(limit=limits.reservations, noun="reservation")
 
-    def reserve(self, session: SessionId, namespace: Namespace, keys: Sequence[BlockKey], parent: BlockKey | None) -> ReserveResult:
-        """One outcome per key; where there is no room for a key, all later ones that are not held are refused too."""
+    def reserve(
+        self,
+        session: SessionId,
+        namespace: Namespace,
+        keys: Sequence[BlockKey],
+        parent: BlockKey | None,
+        hints: Hints = NO_HINTS,
+    ) -> ReserveResult:
+        """One outcome per key; where there is no room for a key, all later ones that are not held are refused too.
+
+        Nothing is granted behind a parent that is not held: nobody could ever find it. Hints wait for the commit; where nothing is
+        granted there will be none, so that they are taken for what is held.
+        """
         if parent is not None and len(parent) != KEY_BYTES:
             raise InvalidRequestError("a parent key has 32 bytes", length=len(parent), parent=parent)
         books = self._books
         reservation_id = self.reservations.next_id()
         outcomes, fresh, present = self._classify(namespace, keys, parent)
-        for entry in present:  # making room for the tail of a chain must not take its head
-            books.pin(entry)
-        placed = books.place(fresh, BlockEvent.RESERVE)
-        for entry in present:
-            books.unpin(entry)
+        head = books.index.ancestors(parent)
+        is_orphan = parent is not None and not head
+        spent = self._requests.spent(session, hints.request_id)
+        placed = 0 if is_orphan else books.reserve(fresh, head + present, spent=spent)
         granted = {entry.key: entry for entry in fresh[:placed]}
         for entry in fresh[:placed]:
             books.index.add(entry)
         if granted:
-            self.reservations.add(Reservation(reservation_id, session, dict(granted), self._clock.monotonic_s() + self._ttl_s))
+            expires_at_s = self._clock.monotonic_s() + self._ttl_s
+            self.reservations.add(Reservation(reservation_id, session, dict(granted), expires_at_s, hints=hints))
+            self._note_request(session, hints.request_id, fresh[:placed])
+        else:
+            self._adviser.take(present, hints)
         books.host.grant([entry.placed_at() for entry in granted.values()])
         books.counters["reserve_refused"] += len(fresh) - placed
+        if is_orphan:
+            books.counters["reserve_orphans"] += len(fresh)
         for idx, key in enumerate(keys):
             if outcomes[idx] is ReserveOutcome.GRANTED and key not in granted:
                 outcomes[idx] = ReserveOutcome.REFUSED
         extents = tuple(granted[key].placed_at() if key in granted else None for key in keys)
         return ReserveResult(reservation_id, tuple(outcomes), extents)
+
+    def _note_request(self, session: SessionId, request_id: str, placed: Sequence[BlockEntry]) -> None:
+        """To save a block is its request's access to it, and what it adds to the host tier counts against its share."""
+        if not request_id:
+            return
+        self._requests.first_accesses(session, request_id, [entry.key for entry in placed])
+        weight = sum(self._books.host.footprint_bytes(entry.block_bytes) for entry in placed if not entry.is_passing)
+        self._requests.add_spent(session, request_id, weight)
 
     def _classify(
         self, namespace: Namespace, keys: Sequence[BlockKey], parent: BlockKey | None
@@ -85,7 +116,9 @@ class Saver:
         reservation = self._live_reservation(reservation_id, session)
         chosen = list(reservation.granted) if keys is None else list(keys)
         self._check_granted(reservation, chosen)
-        entries = [reservation.granted.pop(key) for key in chosen]
+        wanted = set(chosen)
+        in_order = [key for key in reservation.granted if key in wanted]  # a chain stays one, however its keys were named
+        entries = [reservation.granted.pop(key) for key in in_order]
         reservation.committed.update(chosen)
         if not reservation.granted:
             self.reservations.remove(reservation)
@@ -96,7 +129,16 @@ class Saver:
             entry.moves += 1  # the scribe's
             self._books.became_readable(entry, BlockEvent.COMMIT)
         self._books.to_seal.extend(entries)
+        self._drop_orphans(entries)
+        self._adviser.take([entry for entry in entries if self._books.index.is_current(entry)], reservation.hints)
         return entries
+
+    def _drop_orphans(self, entries: Sequence[BlockEntry]) -> None:
+        """What follows a block that went while this one was written could never be found: it goes too."""
+        index = self._books.index
+        for entry in entries:
+            if entry.parent is not None and index.get(entry.parent) is None and index.is_current(entry):
+                self._books.drop(entry, MissReason.EVICTED)
 
     def _live_reservation(self, reservation_id: int, session: SessionId) -> Reservation:
         reservation = self.reservations.get(reservation_id, session)

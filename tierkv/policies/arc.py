@@ -6,12 +6,13 @@ B1 says that T1 was too small, one in B2 that T2 was. Three rules say whose olde
 - `age` (default): the one that has waited longer, T1's age counted 2^w times; a hit in B1 lowers w, one in B2 raises it. Where a
   finished conversation ages out of T2, whose size the paper's rule would defend.
 - `size`: the paper's: T1's while T1 weighs more than its target p.
-- `paper`: the same, with the ghosts trimmed as in the figure and no cap. With unit weights and one key a request this is the
+- `paper`: the same, with the ghosts trimmed as in the figure and no cap but the capacity. With unit weights and one key a request this is the
   figure, step by step (`tierkv.testing.arc_vectors`).
 
 What the traffic of language models adds to all of them (decision 5 has the numbers): a request is one event for all its blocks and
 touches its tail first, so that a chain is lost from its tail; a victim takes along what follows it; a request that meets a full
-cache adds at most an eighth of it, the rest becomes ghosts; ghosts weigh at most twice the capacity, the earliest go first.
+cache adds at most an eighth of it (at least one entry), the rest becomes ghosts; ghosts weigh at most twice the capacity, the
+earliest go first.
 
 Weights: sizes are sums of weights, a ghost keeps the weight it had, a step is scaled by it. REPLACE is repeated until the new entries
 fit. The figure trims ghosts before REPLACE, we do it when the entries are in; REPLACE moves an entry within T1 + B1 or within T2 + B2, so
@@ -43,7 +44,7 @@ _GHOST_SHARE = 2
 """Ghosts weigh at most this many capacities."""
 _W_START, _W_LIMIT, _W_STEP = 1.0, 4.0, 0.8
 _ANCIENT = -(1 << 62)
-"""The moment of an entry that is to leave first."""
+"""Moments from here down are those of entries that are to leave first, under every rule; the earliest before the others."""
 
 
 class Rule(StrEnum):
@@ -85,10 +86,12 @@ class ArcPolicy(Generic[K]):
         self._ghosts: GhostLists[K] = GhostLists()
         self._touched_at: dict[K, int] = {}
         self._now = 0
+        self._ancient = _ANCIENT
         self._p = 0.0
         self._w = _W_START
         self._hits_b1 = 0
         self._hits_b2 = 0
+        self._survival = 0
 
     @property
     def used(self) -> int:
@@ -134,24 +137,22 @@ class ArcPolicy(Generic[K]):
         wanted, sizes = keys[:num_wanted], weights[:num_wanted]
         free = self.capacity - self.used
         needed = sum(sizes) - free
-        ghosts = [key for key in wanted if key in self._ghosts]
-        before = self._p, self._w
-        if cause is not Cause.PREFETCH:
-            self._now += 1
-            for key in ghosts:
-                self._adapt(key)
+        is_access = cause is not Cause.PREFETCH
+        self._now += is_access
+        before = self._p, self._w, self._hits_b1, self._hits_b2
+        after_b2 = self._learn(wanted, is_access=is_access)
         num_admitted = num_wanted
         victims: tuple[K, ...] = ()
         if needed > 0:
-            after_b2 = bool(ghosts) and ghosts[0] in self._ghosts.b2
             selector = self._collect(needed, is_pinned, after_b2=after_b2)
             if selector.weight < needed:
                 num_admitted = num_fitting(sizes, free + selector.weight)
+                # Who stays outside has taught nothing.
+                self._p, self._w, self._hits_b1, self._hits_b2 = before
+                after_b2 = self._learn(wanted[:num_admitted], is_access=is_access)
                 selector = self._collect(sum(sizes[:num_admitted]) - free, is_pinned, after_b2=after_b2)
             victims = self._evict(selector)
-        if num_admitted == 0:
-            self._p, self._w = before  # nothing has changed
-        self._insert(wanted[:num_admitted], sizes, head, is_access=cause is not Cause.PREFETCH)
+        self._insert(wanted[:num_admitted], sizes, head, is_access=is_access)
         if num_admitted < num_wanted:
             return Admission(num_admitted, victims, Shortfall.PINNED)
         if num_wanted < len(keys):
@@ -174,7 +175,9 @@ class ArcPolicy(Generic[K]):
     def expire_first(self, keys: Sequence[K]) -> None:
         self._t1.make_oldest([key for key in keys if key in self._t1])
         self._t2.make_oldest([key for key in keys if key in self._t2])
-        self._touched_at.update(dict.fromkeys(keys, _ANCIENT))
+        for key in keys:
+            self._ancient -= 1
+            self._touched_at[key] = self._ancient
 
     # -- who comes in ----------------------------------------------------------------------------------------------------
 
@@ -186,6 +189,14 @@ class ArcPolicy(Generic[K]):
             return len(weights)
         # The first entry may be heavier than the share, not than the cache; a request adds something.
         return max(num_fitting(weights, allowed), int(spent == 0 and weights[0] <= self.capacity))
+
+    def _learn(self, keys: Sequence[K], *, is_access: bool) -> bool:
+        """Adapts to those of a request that come back as ghosts; returns whether the first of these left T2."""
+        ghosts = [key for key in keys if key in self._ghosts]
+        if is_access:
+            for key in ghosts:
+                self._adapt(key)
+        return bool(ghosts) and ghosts[0] in self._ghosts.b2
 
     def _adapt(self, key: K) -> None:
         """A request came back for a ghost: the list it left was too small. Sizes are taken while it is still a ghost."""
@@ -213,16 +224,20 @@ class ArcPolicy(Generic[K]):
                 ghosts.pop(key)
             (t2 if to_t2 else t1).append(key, weights[idx])
         self._touched_at.update(dict.fromkeys(keys, self._now))
-        if t1.total > used[0]:
-            t1.touch_all([key for key in reversed(head) if key in t1])
-        if t2.total > used[1]:
-            t2.touch_all([key for key in reversed(head) if key in t2])
+        # The head of a request has an access of its own, the head of a prefetch has none that would make it as young as its tail.
+        if not is_access and keys:
+            self._touched_at.update(dict.fromkeys(head, self._now))
+        for entries, weight_before in ((t1, used[0]), (t2, used[1])):
+            if entries.total > weight_before or (not is_access and keys):
+                entries.touch_all([key for key in reversed(head) if key in entries])
         self._trim_ghosts()
 
     def _pass_by(self, keys: Sequence[K], weights: Sequence[int]) -> None:
-        """What a request may not add counts as if it had been here and gone, tail first."""
+        """What a request may not add counts as if it had been here and gone, tail first; what never fits does not."""
         for idx in range(len(keys) - 1, -1, -1):
             key = keys[idx]
+            if weights[idx] > self.capacity:
+                continue
             to_b2 = key in self._ghosts.b2
             if key in self._ghosts:
                 self._ghosts.pop(key)
@@ -251,15 +266,20 @@ class ArcPolicy(Generic[K]):
         return selector
 
     def _is_t1_first(self, one: K, two: K, t1_weight: int, *, after_b2: bool) -> bool:
+        one_at, two_at = self._touched_at[one], self._touched_at[two]
+        if one_at <= _ANCIENT or two_at <= _ANCIENT:
+            return one_at < two_at
         if self.rule is Rule.AGE:
-            now = self._now
-            return (now - self._touched_at[one]) * 2.0**self._w >= now - self._touched_at[two]
+            factor: float = 2.0**self._w
+            return (self._now - one_at) * factor >= self._now - two_at
         return t1_weight > self._p or (after_b2 and t1_weight == self._p)
 
     def _weight_of(self, key: K) -> int:
         return (self._t1 if key in self._t1 else self._t2).weight(key)
 
     def _evict(self, selector: SuffixSelector[K]) -> tuple[K, ...]:
+        aged = (at for victim in reversed(selector.victims) if (at := self._touched_at[victim]) != _ANCIENT)
+        self._survival = self._now - next(aged, self._now - self._survival)
         for victim in selector.victims:
             del self._touched_at[victim]
             from_t2 = victim in self._t2
@@ -290,6 +310,8 @@ class ArcPolicy(Generic[K]):
             ghost_hits_b2=self._hits_b2,
             p=self._p,
             w=self._w,
+            events=self._now,
+            survival=self._survival,
         )
 
     def check_integrity(self) -> None:

@@ -29,9 +29,10 @@ class Shortfall(StrEnum):
     """Why not every entry of a request was admitted."""
 
     CAP = "cap"
-    """The tier is full and the request has added its share; the rest has become ghosts, as if it had been here and gone."""
+    """The tier is full and the request has added its share; the rest has become ghosts, as if it had been here and gone. Also an
+    entry of a request's own that is heavier than the tier, which becomes no ghost."""
     PINNED = "pinned"
-    """Nothing unpinned is left that could make room."""
+    """Nothing unpinned is left that could make room, or nothing ever could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,10 @@ class PolicyState:
     ghost_hits_b2: int = 0
     p: float = 0.0
     w: float = 0.0
+    events: int = 0
+    """Its time: the number of accesses and admissions so far."""
+    survival: int = 0
+    """How long the last victim had waited, in events; 0 while nothing had to leave, and of a policy that does not know."""
 
 
 class Policy(Protocol[K]):
@@ -63,14 +68,15 @@ class Policy(Protocol[K]):
 
     The caller guarantees:
     1. `admit` is called for keys that are not resident, each at most once, heads before their tails.
-    2. `on_access`, `on_remove` and `expire_first` are called for resident keys only, `on_access` head first.
+    2. `on_access`, `on_remove` and `expire_first` are called for resident keys only, each at most once, `on_access` head first.
     3. Weights are positive and do not change while an entry is resident.
-    4. Who is pinned, or being admitted, has only pinned ancestors, or the policy may find out at the cost of a walk.
+    4. The ancestors of who is being admitted are pinned. Those of who is pinned are too, or the policy finds out at the cost of a walk.
 
     The implementation must:
     1. Admit the longest leading run that fits and is allowed. Victims were resident and not pinned; when the call returns they
        have left, the admitted ones are resident, and the resident weight is at most `capacity`.
-    2. Let nobody leave when nothing is admitted: an entry heavier than `capacity`, or too much is pinned.
+    2. Let nobody leave when nothing is admitted (an entry heavier than `capacity`, too much is pinned, a share used up), and adapt
+       to nobody who stays outside.
     3. Skip pinned entries without changing their rank.
     4. Let an entry leave only together with all entries that follow it and are resident through it (`chains`), or not at all.
     5. Forget a removed key wholly: it does not become a ghost.
@@ -90,7 +96,7 @@ class Policy(Protocol[K]):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[K]:
-        """Resident keys, next victim first as far as the policy can tell."""
+        """Resident keys, next victim first as far as the policy can tell, tails before their heads. O(n)."""
         ...
 
     def on_access(self, keys: Sequence[K]) -> None:
@@ -123,7 +129,7 @@ class Policy(Protocol[K]):
         ...
 
     def expire_first(self, keys: Sequence[K]) -> None:
-        """These entries will not be used soon: they become the next victims, the last of them first."""
+        """These entries will not be used soon: they become the next victims, the last of them first, with all that follows them."""
         ...
 
     def state(self) -> PolicyState:

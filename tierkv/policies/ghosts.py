@@ -63,3 +63,6 @@ class GhostLists(Generic[K]):
         self.b2.check_integrity()
         assert set(self._left_at) == {*self.b1, *self.b2}, "a ghost without its moment"
         assert len(self.b1) + len(self.b2) == len(self._left_at), "a ghost is in two lists"
+        for ghosts in (self.b1, self.b2):
+            moments = [self._left_at[key] for key in ghosts]
+            assert moments == sorted(moments), "ghosts are not in the order in which they left"

@@ -43,7 +43,7 @@ class LruPolicy(Generic[K]):
         return len(self._resident)
 
     def __iter__(self) -> Iterator[K]:
-        return iter(self._resident)
+        return iter(self._collect(self.used, lambda key: False).victims)
 
     def on_access(self, keys: Sequence[K]) -> None:
         self._resident.touch_all(reversed(keys))

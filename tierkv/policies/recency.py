@@ -22,7 +22,7 @@ class RecencyList(Generic[K]):
         self.total = 0
         """Sum of the weights."""
 
-    def __contains__(self, key: K) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._weights
 
     def __len__(self) -> int:

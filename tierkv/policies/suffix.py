@@ -6,12 +6,19 @@ follow it, tails first, unless one of them is pinned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from tierkv.model.chains import Chains
 
 K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+
+
+class Residents(Protocol[K_contra]):
+    """What a selection asks of a policy's lists."""
+
+    def __contains__(self, key: K_contra) -> bool: ...
 
 
 class SuffixSelector(Generic[K]):
@@ -24,7 +31,7 @@ class SuffixSelector(Generic[K]):
     __slots__ = ("_blocked", "_chains", "_is_pinned", "_resident", "_weight_of", "victims", "weight")
 
     def __init__(
-        self, chains: Chains[K], resident: Container[K], weight_of: Callable[[K], int], is_pinned: Callable[[K], bool]
+        self, chains: Chains[K], resident: Residents[K], weight_of: Callable[[K], int], is_pinned: Callable[[K], bool]
     ) -> None:
         self._chains = chains
         self._resident = resident
@@ -37,7 +44,7 @@ class SuffixSelector(Generic[K]):
 
     def take(self, key: K) -> Sequence[K]:
         """Adds a resident entry and what follows it to the victims; returns those added, none where one of them is pinned."""
-        if key in self.victims:
+        if key in self.victims or key in self._blocked:
             return ()
         if self._is_pinned(key):
             self._blocked.add(key)
@@ -48,7 +55,7 @@ class SuffixSelector(Generic[K]):
                 if child not in self._resident or child in self.victims:
                     continue
                 if child in self._blocked or self._is_pinned(child):
-                    self._blocked.add(key)
+                    self._block(group, member)
                     return ()
                 group.append(child)
         group.reverse()
@@ -56,6 +63,13 @@ class SuffixSelector(Generic[K]):
             self.victims[member] = None
             self.weight += self._weight_of(member)
         return group
+
+    def _block(self, group: Sequence[K], member: K) -> None:
+        """Remembers that `member` cannot go, nor can any of its ancestors in `group`, which are before it."""
+        for candidate in reversed(group):
+            if candidate == member or member in self._chains.children(candidate):
+                self._blocked.add(candidate)
+                member = candidate
 
 
 def num_fitting(weights: Sequence[int], room: int) -> int:

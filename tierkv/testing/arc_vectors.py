@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tierkv.errors import InvalidRequestError
-from tierkv.policies.arc import ArcPolicy, ArcSnapshot
+from tierkv.policies.arc import ArcPolicy, ArcSnapshot, Rule
+from tierkv.policies.base import Cause
 
 TOLERANCE_P = 1e-6
 CAPACITY_LIMIT = 1 << 20
@@ -88,7 +89,7 @@ def first_difference(vector: ArcVector) -> Difference | None:
     past_end = _first_past_end(vector)
     if past_end is not None:
         return past_end
-    policy: ArcPolicy[Key] = ArcPolicy(vector.capacity)
+    policy: ArcPolicy[Key] = ArcPolicy(vector.capacity, rule=Rule.PAPER)
     for access_idx, key in enumerate(vector.accesses):
         hit, victims = _access(policy, key)
         snapshot = policy.snapshot()
@@ -107,11 +108,9 @@ def first_difference(vector: ArcVector) -> Difference | None:
 
 def _access(policy: ArcPolicy[Key], key: Key) -> tuple[str, tuple[Key, ...]]:
     if key in policy:
-        policy.on_access(key)
+        policy.on_access((key,))
         return "1", ()
-    selection = policy.select_victims(key, 1, lambda _: False)
-    policy.on_insert(key, 1)
-    return "0", selection.victims
+    return "0", policy.admit((key,), (1,), lambda _: False, cause=Cause.SAVE).victims
 
 
 def _place(victim: Key, snapshot: ArcSnapshot[Key]) -> str:

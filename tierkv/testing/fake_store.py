@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tierkv.clock import Clock, SystemClock
 from tierkv.errors import ClosedError, ConflictError, InvalidRequestError, UnavailableError
 from tierkv.interface import Grant, Lease, ReadyRun, Reservation
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, NamespaceId, block_key
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -26,6 +27,7 @@ from tierkv.model.outcomes import (
     TierStats,
 )
 from tierkv.settings import LimitSettings
+from tierkv.testing.fake_advice import FakeAdvice
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class FakeReservation:
     parents: dict[BlockKey, BlockKey | None]
     buffers: dict[BlockKey, bytearray]
     expires_at_s: float
+    hints: Hints
     grants: tuple[Grant, ...] = ()
     open_keys: set[BlockKey] = field(default_factory=set)
     is_over: bool = False
@@ -101,6 +104,7 @@ class FakeBackend:
         self.namespaces: dict[NamespaceId, Namespace] = {}
         self.blocks: dict[BlockKey, _Block] = {}
         self.gone: dict[BlockKey, MissReason] = {}
+        self.advice = FakeAdvice(self.blocks, capacity_blocks)
         self.reservations: dict[FakeReservation, FakeBlockStore] = {}
         self.leases: dict[FakeLease, FakeBlockStore] = {}
         self.handles: set[FakeBlockStore] = set()
@@ -115,6 +119,7 @@ class FakeBackend:
 
     def expire(self) -> None:
         """Returns what expired leases and reservations held."""
+        self.advice.expire(self.clock.now_ns() / 1e9)
         now_s = self.clock.monotonic_s()
         for reservation in [r for r in self.reservations if r.expires_at_s <= now_s]:
             self.end_reservation(reservation)
@@ -134,12 +139,16 @@ class FakeBackend:
         return {key for lease in self.leases for key in lease.keys}
 
     def forget(self, key: BlockKey, reason: MissReason | None) -> None:
-        """Drops a block; None: deleted on purpose, so that it counts as never seen."""
-        del self.blocks[key]
-        if reason is None:
-            self.gone.pop(key, None)
-        else:
-            self.gone[key] = reason
+        """Drops a block and what follows it; None: deleted on purpose, so that they count as never seen."""
+        going = [key]
+        for gone in going:  # grows while it is walked
+            going += [below for below, block in self.blocks.items() if block.parent == gone]
+            del self.blocks[gone]
+            self.advice.forget(gone)
+            if reason is None:
+                self.gone.pop(gone, None)
+            else:
+                self.gone[gone] = reason
 
     def touch(self, key: BlockKey) -> None:
         self._uses += 1
@@ -155,7 +164,7 @@ class FakeBackend:
         parents = {block.parent for block in self.blocks.values()}
         parents |= {r.parents[key] for r in self.reservations for key in r.open_keys}
         fixed = self.leased_keys() | keep
-        leaves = [key for key in self.blocks if key not in parents and key not in fixed]
+        leaves = [key for key in self.blocks if key not in parents and key not in fixed and not self.advice.is_retained(key)]
         if not leaves:
             return False
         self.forget(min(leaves, key=lambda key: self.blocks[key].used_at), MissReason.EVICTED)
@@ -163,6 +172,16 @@ class FakeBackend:
 
     def miss_of(self, key: BlockKey) -> MissReason:
         return self.gone.get(key, MissReason.NEVER_SEEN)
+
+    def advise(self, keys: Sequence[BlockKey], hints: Hints, *, own_leases: int) -> None:
+        """Does what `hints` say of held blocks. own_leases — leases on them that are the adviser's own."""
+        if hints == NO_HINTS:
+            return
+        leases: dict[BlockKey, int] = {}
+        for key in (key for lease in self.leases for key in lease.keys):
+            leases[key] = leases.get(key, 0) + 1
+        used = {key for key, count in leases.items() if count > own_leases}
+        self.advice.take(keys, hints, used_by_others=used, now_s=self.clock.now_ns() / 1e9)
 
     def check_integrity(self) -> None:
         """Raises AssertionError where an invariant does not hold."""
@@ -225,15 +244,20 @@ class FakeBlockStore:
         keys: Sequence[BlockKey],
         *,
         parent: BlockKey | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> FakeReservation:
         self._enter(namespace_id, keys if parent is None else [parent, *keys])
         backend = self.backend
         parents = dict(zip(keys, [parent, *keys], strict=False))
         expires_at_s = backend.clock.monotonic_s() + backend.limits.reservation_ttl_s
-        reservation = FakeReservation(namespace_id, parents, {}, expires_at_s)
+        reservation = FakeReservation(namespace_id, parents, {}, expires_at_s, hints)
         backend.reservations[reservation] = self
         reservation.grants = tuple(self._grants(reservation, keys))
+        if not reservation.open_keys:  # no commit will take the hints
+            backend.advise(
+                [grant.key for grant in reservation.grants if grant.outcome is ReserveOutcome.PRESENT], hints, own_leases=0
+            )
         return reservation
 
     def commit(
@@ -254,6 +278,7 @@ class FakeBlockStore:
             self.backend.gone.pop(key, None)
         for key in reversed(chosen):  # the head ends most recent, so that a chain is lost from its tail
             self.backend.touch(key)
+        self.backend.advise(chosen, own.hints, own_leases=0)
         self._give_back(own, chosen)
         return len(chosen)
 
@@ -265,7 +290,9 @@ class FakeBlockStore:
         self._give_back(own, list(returned))
         return len(returned)
 
-    def acquire(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> FakeLease:
+    def acquire(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
+    ) -> FakeLease:
         self._enter(namespace_id, keys)
         backend = self.backend
         held = self._prefix(namespace_id, keys)
@@ -283,6 +310,7 @@ class FakeBlockStore:
         lease = FakeLease(tuple(held), views, miss, backend.clock.monotonic_s() + backend.limits.lease_ttl_s, backend.clock)
         if held:
             backend.leases[lease] = self
+        backend.advise(held, hints, own_leases=1)
         return lease
 
     def release(self, lease: Lease) -> None:
@@ -303,11 +331,12 @@ class FakeBlockStore:
         *,
         parent: BlockKey | None = None,
         durability: Durability | None = None,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> tuple[ReserveOutcome, ...]:
         self._enter(namespace_id, keys)
         sized = self._sized(namespace_id, keys, sources)
-        reservation = self.reserve(namespace_id, keys, parent=parent)
+        reservation = self.reserve(namespace_id, keys, parent=parent, hints=hints)
         for grant, source in zip(reservation.grants, sized, strict=True):
             if grant.buffer is not None:
                 grant.buffer[:] = source
@@ -320,17 +349,25 @@ class FakeBlockStore:
         keys: Sequence[BlockKey],
         targets: Sequence[memoryview],
         *,
+        hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> int:
         self._enter(namespace_id, keys)
         sized = self._sized(namespace_id, keys, targets)
         if any(target.readonly for target in sized):
             raise InvalidRequestError("a target must be writable", num_targets=len(sized))
-        lease = self.acquire(namespace_id, keys)
+        lease = self.acquire(namespace_id, keys, hints=hints)
         for target, block in zip(sized, lease.blocks(), strict=False):
             target[:] = block
         self.release(lease)
         return lease.num_blocks
+
+    def advise(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints, *, timeout_s: float | None = None) -> int:
+        self._enter(namespace_id, keys)
+        blocks = self.backend.blocks
+        held = [key for key in keys if key in blocks and blocks[key].namespace_id == namespace_id]
+        self.backend.advise(held, hints, own_leases=0)
+        return len(held)
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
         self._enter(namespace_id, keys)
@@ -341,7 +378,8 @@ class FakeBlockStore:
                 raise ConflictError("a block is leased or being written; delete it later", key=key)
         held = {key for key in keys if key in backend.blocks and backend.blocks[key].namespace_id == namespace_id}
         for key in held:
-            backend.forget(key, None)
+            if key in backend.blocks:  # it has not gone with one before it
+                backend.forget(key, None)
         return len(held)
 
     def clear(self, namespace_id: NamespaceId, *, timeout_s: float | None = None) -> int:
@@ -349,7 +387,8 @@ class FakeBlockStore:
         leased = self.backend.leased_keys()
         free = [k for k, block in self.backend.blocks.items() if block.namespace_id == namespace_id and k not in leased]
         for key in free:
-            self.backend.forget(key, None)
+            if key in self.backend.blocks:
+                self.backend.forget(key, None)
         return len(free)
 
     def stats(self, *, timeout_s: float | None = None) -> StoreStats:
@@ -416,17 +455,16 @@ class FakeBlockStore:
         backend = self.backend
         block_bytes = backend.namespaces[reservation.namespace_id].layout.block_bytes
         keep = {*keys, *(parent for parent in reservation.parents.values() if parent is not None)}
-        is_full = False
+        parent = next(iter(reservation.parents.values()), None)
+        is_full = parent is not None and parent not in backend.blocks and parent not in backend.pending_keys()
         for key in keys:
-            if is_full:
-                yield Grant(key, ReserveOutcome.REFUSED, None)
-            elif key in backend.blocks:
+            if key in backend.blocks:
                 if backend.blocks[key].namespace_id != reservation.namespace_id:
                     raise InvalidRequestError("this key belongs to another namespace", key=key)
                 yield Grant(key, ReserveOutcome.PRESENT, None)
             elif key in backend.pending_keys():
                 yield Grant(key, ReserveOutcome.PENDING, None)
-            elif not backend.make_room(keep):
+            elif is_full or not backend.make_room(keep):
                 is_full = True
                 yield Grant(key, ReserveOutcome.REFUSED, None)
             else:

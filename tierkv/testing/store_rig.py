@@ -10,6 +10,7 @@ import pytest
 
 from tierkv.errors import ConflictError
 from tierkv.interface import BlockStore, Reservation
+from tierkv.model.hints import NO_HINTS
 from tierkv.model.keys import BlockKey, NamespaceId, chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
@@ -18,7 +19,7 @@ from tierkv.model.outcomes import ReserveOutcome
 BLOCK_BYTES = 8192
 BLOCK_TOKENS = 4
 LAYOUT = Layout(shape=(BLOCK_BYTES,), dtype="uint8", block_tokens=BLOCK_TOKENS)
-VERBS_WITH_KEYS = ("lookup", "reserve", "acquire", "prefetch", "put", "get", "delete")
+VERBS_WITH_KEYS = ("lookup", "reserve", "acquire", "prefetch", "put", "get", "advise", "delete")
 GRANTED, PRESENT, PENDING, REFUSED = ReserveOutcome.GRANTED, ReserveOutcome.PRESENT, ReserveOutcome.PENDING, ReserveOutcome.REFUSED
 
 
@@ -74,8 +75,10 @@ class StoreCases:
         return chain_keys(namespace_id, tokens, block_tokens=BLOCK_TOKENS)
 
     @staticmethod
-    def put(store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey]) -> tuple[ReserveOutcome, ...]:
-        return store.put(namespace.namespace_id, keys, sources_of(keys))
+    def put(
+        store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey], *, parent: BlockKey | None = None
+    ) -> tuple[ReserveOutcome, ...]:
+        return store.put(namespace.namespace_id, keys, sources_of(keys), parent=parent)
 
     @staticmethod
     def held(store: BlockStore, namespace: Namespace, keys: Sequence[BlockKey]) -> int:
@@ -87,9 +90,10 @@ class StoreCases:
 
     @staticmethod
     def call(store: BlockStore, verb: str, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> object:
-        """One of `VERBS_WITH_KEYS`, with buffers of the right size where it takes some: only the keys can be wrong."""
+        """One of `VERBS_WITH_KEYS`, with what else it takes (buffers of the right size, hints): only the keys can be wrong."""
         block = memoryview(bytearray(BLOCK_BYTES))
-        return getattr(store, verb)(namespace_id, keys, *([[block] * len(keys)] if verb in {"put", "get"} else []))
+        others: dict[str, list[object]] = {"put": [[block] * len(keys)], "get": [[block] * len(keys)], "advise": [NO_HINTS]}
+        return getattr(store, verb)(namespace_id, keys, *others.get(verb, []))
 
     @staticmethod
     def fill(reservation: Reservation) -> None:

@@ -12,6 +12,7 @@ Values derive from keys, so that any answer can be judged; each test has a names
 from __future__ import annotations
 
 from tierkv.testing.store_rig import BLOCK_BYTES, LAYOUT, StoreRig, content_of
+from tierkv.testing.store_suite_hints import HintsContract
 from tierkv.testing.store_suite_limits import LimitsContract
 from tierkv.testing.store_suite_loading import LoadingContract
 from tierkv.testing.store_suite_saving import SavingContract
@@ -19,5 +20,5 @@ from tierkv.testing.store_suite_saving import SavingContract
 __all__ = ["BLOCK_BYTES", "LAYOUT", "StoreContract", "StoreRig", "content_of"]
 
 
-class StoreContract(SavingContract, LoadingContract, LimitsContract):
+class StoreContract(SavingContract, LoadingContract, LimitsContract, HintsContract):
     """Every test; `rig` is the subclass's fixture."""

@@ -60,6 +60,8 @@ class LimitsContract(StoreCases):
         num_held = outcomes.count(GRANTED)
         assert 0 < num_held <= rig.room_blocks
         lease = store.acquire(namespace.namespace_id, keys)
+        num_held = lease.num_blocks
+        assert 0 < num_held <= rig.room_blocks
         assert [bytes(block) for block in lease.blocks()] == [content_of(key) for key in keys[:num_held]]
         fresh = self.chain(namespace.namespace_id, 2, seed=1)
         refused = store.reserve(namespace.namespace_id, fresh)

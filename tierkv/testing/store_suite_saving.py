@@ -18,6 +18,7 @@ from tierkv.testing.store_rig import (
     LAYOUT,
     PENDING,
     PRESENT,
+    REFUSED,
     VERBS_WITH_KEYS,
     StoreCases,
     StoreRig,
@@ -28,6 +29,16 @@ from tierkv.testing.store_rig import (
 
 class SavingContract(StoreCases):
     """What reserve, commit, abort, put and flush promise."""
+
+    def test_nothing_is_granted_behind_a_parent_that_is_not_held(
+        self, store: BlockStore, namespace: Namespace, keys: list[BlockKey]
+    ) -> None:
+        refused = store.reserve(namespace.namespace_id, keys[3:], parent=keys[2])
+        assert self.outcomes(refused) == [REFUSED] * 3
+        self.put(store, namespace, keys[:3])
+        again = self.put(store, namespace, keys[3:], parent=keys[2])
+        assert again == (GRANTED,) * 3
+        assert self.held(store, namespace, keys) == len(keys)
 
     # -- namespaces ------------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from tierkv.errors import DataError, InvalidRequestError
+from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId, namespace_id
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -21,11 +22,13 @@ _TIERS: tuple[TierName, ...] = (TierName.DEVICE, TierName.HOST, TierName.DISK, T
 _DURABILITIES: tuple[Durability, ...] = (Durability.VOLATILE, Durability.INTERVAL, Durability.STRICT)
 _MISSES: tuple[MissReason, ...] = tuple(MissReason)
 _OUTCOMES: tuple[ReserveOutcome, ...] = tuple(ReserveOutcome)
+_PRIORITIES: tuple[Priority, ...] = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 # Every enum of the protocol starts with "unspecified" = 0 and then lists the values in the order of the enums above.
 _TIER_NUMBERS = {tier: number for number, tier in enumerate(_TIERS, 1)}
 _DURABILITY_NUMBERS = {durability: number for number, durability in enumerate(_DURABILITIES, 1)}
 _MISS_NUMBERS = {miss: number for number, miss in enumerate(_MISSES, 1)}
 _OUTCOME_NUMBERS = {outcome: number for number, outcome in enumerate(_OUTCOMES, 1)}
+_PRIORITY_NUMBERS = {priority: number for number, priority in enumerate(_PRIORITIES, 1)}
 
 
 def pack_keys(keys: Sequence[BlockKey]) -> bytes:
@@ -106,6 +109,33 @@ def _known(values: tuple[V, ...], number: int, noun: str) -> V:
     if not 1 <= number <= len(values):
         raise DataError(f"the daemon answered with a {noun} that this version does not know", number=number)
     return values[number - 1]
+
+
+def hints_message(hints: Hints) -> pb.Hints | None:
+    """None where there is nothing to say, so that nothing is sent."""
+    if hints is NO_HINTS or hints == NO_HINTS:
+        return None
+    return pb.Hints(
+        request_id=hints.request_id,
+        session_closed=hints.session_closed,
+        expected_idle_s=hints.expected_idle_s or 0.0,
+        priority=0 if hints.priority is Priority.NORMAL else _PRIORITY_NUMBERS[hints.priority],  # type: ignore[arg-type]
+        pin_until_s=hints.pin_until_s or 0.0,
+    )
+
+
+def hints_of(message: pb.Hints) -> Hints:
+    """An empty message says nothing. Raises InvalidRequestError for a value that cannot be."""
+    number = message.priority
+    if not 0 <= number <= len(_PRIORITIES):
+        raise InvalidRequestError("unknown priority", number=number)
+    return Hints(
+        request_id=message.request_id,
+        session_closed=message.session_closed,
+        expected_idle_s=message.expected_idle_s,
+        priority=_PRIORITIES[number - 1] if number else Priority.NORMAL,
+        pin_until_s=message.pin_until_s,
+    )
 
 
 def layout_message(layout: Layout) -> pb.Layout:

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tierkv.errors import InternalError
+from tierkv.model.hints import NO_HINTS
 from tierkv.testing.fake_store import FakeBackend, FakeBlockStore
 from tierkv_bench import transport
 
@@ -35,7 +36,7 @@ def test_a_store_without_room_is_no_measurement():
 class WrongStore(FakeBlockStore):
     """Claims every block and fills none."""
 
-    def get(self, namespace_id, keys, targets, *, timeout_s=None):
+    def get(self, namespace_id, keys, targets, *, hints=NO_HINTS, timeout_s=None):
         return len(targets)
 
 

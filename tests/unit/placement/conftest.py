@@ -22,12 +22,13 @@ def disk():
 @pytest.fixture
 def books(tmp_path, disk):
     host = HostTier(tmp_path / "arena", ROOM_BLOCKS * BLOCK_BYTES, store_id=bytes(16), checksum=checksum)
+    index = BlockIndex(history_limit=16)
     yield Residency(
-        index=BlockIndex(history_limit=16),
+        index=index,
         host=host,
-        host_policy=LruPolicy(ROOM_BLOCKS * BLOCK_BYTES),
+        host_policy=LruPolicy(ROOM_BLOCKS * BLOCK_BYTES, index.chains),
         disk=disk,
-        disk_policy=LruPolicy(disk.capacity_bytes),
+        disk_policy=LruPolicy(disk.capacity_bytes, index.chains),
         is_disk_writable=lambda: True,
     )
     host.close(discard=True)

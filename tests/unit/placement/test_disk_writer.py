@@ -9,6 +9,7 @@ from tierkv.codecs.checksum import checksum
 from tierkv.errors import UnavailableError
 from tierkv.model.outcomes import BlockRecord
 from tierkv.placement.disk_writer import DiskWriter
+from tierkv.policies.base import Cause
 from tierkv.settings import DiskSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.tiers.base import PutOutcome
@@ -153,7 +154,7 @@ def test_an_index_that_refuses_to_forget_holds_no_block(books, disk, writer, clo
     victim = entry_of(99)
     victim.is_on_disk = True
     books.index.add(victim)
-    books.disk_policy.on_insert(victim.key, disk.capacity_bytes)
+    books.disk_policy.admit([victim.key], [disk.capacity_bytes], lambda _: False, cause=Cause.LOAD)
     monkeypatch.setattr(disk, "delete", refuse)
     enqueue(writer, sealed)
     clock.advance(1.0)

@@ -67,11 +67,11 @@ def test_a_failing_step_reports_its_blocks_and_gives_their_extents_back(
     policy = store.tiered._books.disk_policy
     assert policy is not None
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(policy, "select_victims", fail)
+        patch.setattr(policy, "admit", fail)
         namespace, keys = _put(store, 3)
         assert store.flush(timeout_s=DEADLINE_S) == 0  # answers, and none was written
 

@@ -7,16 +7,25 @@ from tierkv.index.entry import BlockEntry
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import MissReason
+from tierkv.policies.base import Cause
 
 NAMESPACE = NamespaceId(bytes(32))
 
 
-def entry_of(number):
-    return BlockEntry(BlockKey(number.to_bytes(32, "big")), NAMESPACE, None, BLOCK_BYTES)
+def key_of(number):
+    return BlockKey(number.to_bytes(32, "big"))
+
+
+def entry_of(number, parent=None):
+    return BlockEntry(key_of(number), NAMESPACE, None if parent is None else key_of(parent), BLOCK_BYTES)
+
+
+def chain_of(*numbers, parent=None):
+    return [entry_of(number, before) for number, before in zip(numbers, (parent, *numbers), strict=False)]
 
 
 def reserve(books, entries):
-    placed = books.place(entries, BlockEvent.RESERVE)
+    placed = books.reserve(entries, books.index.ancestors(entries[0].parent))
     for entry in entries[:placed]:
         books.index.add(entry)
     return placed
@@ -30,14 +39,15 @@ def commit(books, entries):
 
 def store_on_disk(books, entry):
     entry.is_on_disk = True
-    books.disk_policy.on_insert(entry.key, BLOCK_BYTES)
+    books.disk_policy.admit([entry.key], [BLOCK_BYTES], lambda _: False, cause=Cause.LOAD)
 
 
 @pytest.fixture
 def full(books):
     """Eight READY blocks in an arena of eight."""
     entries = [entry_of(number) for number in range(ROOM_BLOCKS)]
-    assert reserve(books, entries) == ROOM_BLOCKS
+    for entry in entries:
+        assert reserve(books, [entry]) == 1
     commit(books, entries)
     return entries
 
@@ -65,7 +75,9 @@ def test_a_block_without_a_disk_copy_is_demoted_and_nobody_waits_for_it(books, f
 def test_a_hit_cancels_a_demotion(books, full):
     reserve(books, [entry_of(100)])
     store_on_disk(books, full[1])
-    assert books.rescue(full[0])
+    books.pin(full[0])
+    assert books.bring_in([full[0]], [], Cause.LOAD) == 1
+    books.unpin(full[0])
     assert full[0].state is BlockState.READY
     assert full[0].key in books.host_policy
     books.check_integrity()

@@ -23,9 +23,11 @@ from tierkv.integrations.hf.restore import Restored, Restorer, new_cache
 from tierkv.integrations.hf.workspace import Workspace
 from tierkv.integrations.prefix import PrefixCache, PrefixCounters
 from tierkv.interface import BlockStore
+from tierkv.model.hints import Hints
 from tierkv.model.outcomes import TierName
 
 PREFAULT_TOKENS = 4096
+_REQUEST_ID_BYTES = 8
 _log = logging.getLogger("tierkv.transformers")
 
 
@@ -117,7 +119,8 @@ class Attachment:
             return self._model.generate(*args, **kwargs)
         self.counters.calls += 1
         started_s = self._clock.monotonic_s()
-        prepared = self._prepared(args, kwargs)
+        hints = Hints(request_id=self._clock.random_bytes(_REQUEST_ID_BYTES).hex())  # a load and its saves are one request
+        prepared = self._prepared(args, kwargs, hints)
         if isinstance(prepared, Refusal):
             self.counters.uncached_calls += 1
             self.last = LastRequest(reason=prepared.reason)
@@ -128,11 +131,11 @@ class Attachment:
         kwargs = {name: value for name, value in kwargs.items() if name not in CACHE_NAMES}
         result = self._original(*args, **kwargs, **{self._cache_name: cache})
         started_s = self._clock.monotonic_s()
-        saved = self._saved(request, restored, cache, result)
+        saved = self._saved(request, restored, cache, result, hints)
         self._account(request, restored, saved, restore_s, self._clock.monotonic_s() - started_s)
         return result
 
-    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Request, Any, Restored] | Refusal:
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any], hints: Hints) -> tuple[Request, Any, Restored] | Refusal:
         if self.refusal is not None or self._geometry is None:
             return Refusal(self.refusal or "the model was not looked at")
         try:
@@ -143,17 +146,17 @@ class Attachment:
             if self._watch.changed():
                 self._identify()
             cache = new_cache(request, self._model.config.get_text_config(decoder=True))
-            return request, cache, self._restorer.restore(request, cache)
+            return request, cache, self._restorer.restore(request, cache, hints)
         except Exception:
             # The boundary of the engine: a mistake of ours, or memory that ran out, must cost a prefill and not the call.
             _log.exception("restoring failed; this call computes everything")
             self.counters.failures += 1
             return Refusal("restoring failed")
 
-    def _saved(self, request: Request, restored: Restored, cache: Any, result: Any) -> int:
+    def _saved(self, request: Request, restored: Restored, cache: Any, result: Any, hints: Hints) -> int:
         try:
             sequences = result if isinstance(result, torch.Tensor) else result.sequences
-            return self._recorder.save(request, restored, cache, sequences)
+            return self._recorder.save(request, restored, cache, sequences, hints)
         except Exception:
             # The answer exists already; losing what would have been saved must not lose it.
             _log.exception("saving failed; the answer is not affected")

@@ -18,6 +18,7 @@ from tierkv.integrations.hf.layers import RecordingSlidingLayer
 from tierkv.integrations.hf.request import Request, Row
 from tierkv.integrations.hf.restore import Restored
 from tierkv.integrations.prefix import PrefixCache
+from tierkv.model.hints import NO_HINTS, Hints
 
 
 class Recorder:
@@ -27,7 +28,9 @@ class Recorder:
         self._geometry = geometry
         self._prefix = prefix
 
-    def save(self, request: Request, restored: Restored, cache: DynamicCache, sequences: torch.Tensor) -> int:
+    def save(
+        self, request: Request, restored: Restored, cache: DynamicCache, sequences: torch.Tensor, hints: Hints = NO_HINTS
+    ) -> int:
         """Saves every full block of prompt and answer that was not resident; returns how many.
 
         sequences — (rows, columns) token ids as generate returned them; cache — after the call, only read, its recording ends.
@@ -40,11 +43,17 @@ class Recorder:
         saved = 0
         for idx, row in enumerate(request.rows):
             token_ids = _without_trailing_pads(matrix[idx, row.padding : last_column], row, request.pad_token_id)
-            saved += self._save_row(parts, idx, row, restored.blocks[idx], token_ids)
+            saved += self._save_row(parts, idx, row, restored.blocks[idx], token_ids, hints)
         return saved
 
     def _save_row(
-        self, parts: Sequence[tuple[int, torch.Tensor]], row_idx: int, row: Row, start_block: int, token_ids: npt.NDArray[np.int64]
+        self,
+        parts: Sequence[tuple[int, torch.Tensor]],
+        row_idx: int,
+        row: Row,
+        start_block: int,
+        token_ids: npt.NDArray[np.int64],
+        hints: Hints,
     ) -> int:
         block_tokens = self._prefix.layout.block_tokens
         num_blocks = len(token_ids) // block_tokens
@@ -61,7 +70,7 @@ class Recorder:
         def fill(block_idx: int, buffer: memoryview) -> None:
             self._fill([piece[block_idx - start_block] for piece in pieces], buffer)
 
-        return self._prefix.save(token_ids, start_block, fill)
+        return self._prefix.save(token_ids, start_block, fill, hints=hints)
 
     def _fill(self, parts: list[torch.Tensor], buffer: memoryview) -> None:
         target = torch.frombuffer(buffer, dtype=self._geometry.dtype)

@@ -25,6 +25,7 @@ from tierkv.integrations.hf.layers import RecordingSlidingLayer, RestoredLayer
 from tierkv.integrations.hf.request import Request
 from tierkv.integrations.hf.workspace import Workspace
 from tierkv.integrations.prefix import LoadedPrefix, PrefixCache
+from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.outcomes import TierName
 
 # Tensors without a numpy dtype (bfloat16, float8) are copied as integers of the same width.
@@ -54,13 +55,13 @@ class Restorer:
         self._prefix = prefix
         self._workspace = workspace
 
-    def restore(self, request: Request, cache: DynamicCache) -> Restored:
+    def restore(self, request: Request, cache: DynamicCache, hints: Hints = NO_HINTS) -> Restored:
         """Puts what the store holds of the request's rows into `cache`, which is empty, and gives it layers that record.
 
         Returns Restored() with the cache ready for a cold run when nothing is held or the lease ran out meanwhile.
         """
         with contextlib.ExitStack() as leases:
-            prefixes = self._load(request, leases)
+            prefixes = self._load(request, hints, leases)
             columns = _common_columns(request, [self._tokens(prefix) for prefix in prefixes])
             if columns > 0:
                 rooms = _Rooms(self._geometry, self._workspace, columns, request)
@@ -75,12 +76,12 @@ class Restorer:
         _dress(cache, self._geometry, None, 0)
         return Restored(blocks=(0,) * len(request.rows))
 
-    def _load(self, request: Request, leases: contextlib.ExitStack) -> list[LoadedPrefix | None]:
+    def _load(self, request: Request, hints: Hints, leases: contextlib.ExitStack) -> list[LoadedPrefix | None]:
         found: dict[bytes, LoadedPrefix | None] = {}
         for row in request.rows:
             name = row.token_ids.tobytes()
             if name not in found:
-                prefix = self._prefix.load(row.token_ids)
+                prefix = self._prefix.load(row.token_ids, hints=hints)
                 found[name] = leases.enter_context(prefix) if prefix is not None else None
         return [found[row.token_ids.tobytes()] for row in request.rows]
 
