@@ -60,31 +60,29 @@ class TierCache:
         if not keys:
             return _NOTHING
         is_mine = set(keys).__contains__  # a request pins its blocks while it runs
-        num_held = self._num_held(keys)
+        num_held = self.num_held(keys)
         served = self._touch(keys[:num_held], is_mine) if num_held else _NOTHING
         if num_held < len(keys):
             self._save(keys, num_held, keys[: served.prefix_hits], is_mine)
         return served
 
-    def expire_first(self, keys: Sequence[int]) -> None:
-        """Held keys, head first, that will not be used soon: they leave first, in every tier."""
-        for tier in (self.host, self.disk):
-            if tier is not None:
-                tier.expire_first([key for key in keys if key in tier])
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError where a tier's books are wrong, or the chains know other keys than the tiers hold. O(n)."""
-        self.host.check_integrity()
-        if self.disk is not None:
-            self.disk.check_integrity()
-        assert all(key in self for key in self._parents.keys()), "a key is linked and not held"
-
-    def _num_held(self, keys: Sequence[int]) -> int:
+    def num_held(self, keys: Sequence[int]) -> int:
+        """How many leading keys are held, in whichever tier."""
         host, disk = self.host, self.disk
         for idx, key in enumerate(keys):
             if key not in host and (disk is None or key not in disk):
                 return idx
         return len(keys)
+
+    @property
+    def tiers(self) -> tuple[Policy[int], ...]:
+        return (self.host,) if self.disk is None else (self.host, self.disk)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where a tier's books are wrong, or the chains know other keys than the tiers hold. O(n)."""
+        for tier in self.tiers:
+            tier.check_integrity()
+        assert all(key in self for key in self._parents), "a key is linked and not held"
 
     def _touch(self, prefix: Sequence[int], is_mine: Callable[[int], bool]) -> Served:
         """The held prefix is used, as far as the host has it or can take it from disk."""
@@ -164,8 +162,8 @@ class TierCache:
             self._unlink(key)
 
     def _drop(self, key: int) -> None:
-        for tier in (self.host, self.disk):
-            if tier is not None and key in tier:
+        for tier in self.tiers:
+            if key in tier:
                 tier.on_remove(key)
         self._unlink(key)
 
