@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tierkv.model.chains import Chains
-from tierkv.policies.base import Cause, Policy, Shortfall
+from tierkv.policies.base import Cause, Policy, PolicyState, Shortfall
 
 PolicyMaker = Callable[[int, Chains[int]], Policy[int]]
 """Makes the policy of a tier from its capacity in blocks and the chains that all tiers share."""
@@ -33,7 +33,9 @@ _NOTHING = Served(0, 0)
 class TierCache:
     """Holds full blocks of weight 1. A request costs O(its blocks) beside what the policies do."""
 
-    def __init__(self, make_policy: PolicyMaker, host_blocks: int, disk_blocks: int | None = None, *, write_back: bool = False) -> None:
+    def __init__(
+        self, make_policy: PolicyMaker, host_blocks: int, disk_blocks: int | None = None, *, write_back: bool = False
+    ) -> None:
         """host_blocks, disk_blocks — capacities, at least 1; no disk where None.
 
         write_back — a block goes to disk when it leaves the host (durability `volatile`), else right after its request (`interval`).
@@ -73,6 +75,10 @@ class TierCache:
             if key not in host and (disk is None or key not in disk):
                 return idx
         return len(keys)
+
+    def state(self) -> PolicyState:
+        """What the host's policy tells of itself."""
+        return self.host.state()
 
     @property
     def tiers(self) -> tuple[Policy[int], ...]:

@@ -7,16 +7,29 @@ are references that take one block after the other (`BlockByBlock`).
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from tierkv.errors import InvalidRequestError
-from tierkv.policies import ArcPolicy, LruPolicy, Rule
+from tierkv.policies import ArcPolicy, LruPolicy, PolicyState, Rule
 from tierkv.simulator.cache import PolicyMaker, Served, TierCache
 from tierkv.simulator.references.base import BlockByBlock, BlockCache, PolicyAlone
 from tierkv.simulator.references.belady import Belady, next_uses
 from tierkv.simulator.references.s3fifo import S3Fifo
 from tierkv.simulator.trace import Trace
+
+
+def _belady(blocks: int, trace: Trace) -> Belady:
+    return Belady(blocks, *_future(trace))
+
+
+@functools.lru_cache(maxsize=1)
+def _future(trace: Trace) -> tuple[list[int], list[int]]:
+    """The stream of a trace's accesses and when each comes again; kept, because several capacities ask for it in turn."""
+    stream = [key for request in trace.requests for key in request.keys]
+    return stream, next_uses(stream)
+
 
 DAEMON_POLICIES: dict[str, PolicyMaker] = {
     "arc": lambda blocks, chains: ArcPolicy(blocks, chains, rule=Rule.AGE),
@@ -28,7 +41,7 @@ _REFERENCES: dict[str, Callable[[int, Trace], BlockCache]] = {
     "arc-paper": lambda blocks, _trace: PolicyAlone(ArcPolicy(blocks, rule=Rule.PAPER)),
     "lru": lambda blocks, _trace: PolicyAlone(LruPolicy(blocks)),
     "s3fifo": lambda blocks, _trace: S3Fifo(blocks),
-    "belady": lambda blocks, trace: _belady(blocks, trace),
+    "belady": _belady,
 }
 
 BOUND = "belady"
@@ -47,6 +60,8 @@ class Cache(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
     def request(self, keys: Sequence[int]) -> Served: ...
+
+    def state(self) -> PolicyState | None: ...
 
     def check_integrity(self) -> None: ...
 
@@ -71,8 +86,3 @@ def make_cache(name: str, trace: Trace, host_blocks: int, disk_blocks: int | Non
     if maker is None:
         return BlockByBlock(_REFERENCES[name](host_blocks, trace))
     return TierCache(maker, host_blocks, disk_blocks, write_back=write_back)
-
-
-def _belady(blocks: int, trace: Trace) -> Belady:
-    stream = [key for request in trace.requests for key in request.keys]
-    return Belady(blocks, stream, next_uses(stream))

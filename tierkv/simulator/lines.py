@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 
 EXPECTED_FORM = (
-    '{"timestamp": ms, "input_length": tokens, "hash_ids": [id, …]}, optionally "session" and "block_tokens": [tokens, …], '
-    "with input_length at least 1, no id twice in a line, and every id always behind the same one"
+    '{"timestamp": ms, "input_length": tokens, "hash_ids": [id, …]}; tokens at least 1, no id twice, each id always behind the same '
+    'one; optional: "session", "block_tokens": [tokens, …]'
 )
 
 _MAX_TIMESTAMP_MS = 10**15
@@ -19,7 +19,7 @@ _MAX_TIMESTAMP_MS = 10**15
 
 
 class MalformedLineError(Exception):
-    """This line is no request; the text says why. Never leaves the package: whoever reads the file adds where it stands."""
+    """A line is no request; the text says why. Never leaves the package: whoever reads the file adds where it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ def parse_line(text: bytes) -> Line:
     if not (_is_count(input_tokens) or (input_tokens is None and has_block_tokens)):
         raise MalformedLineError("input_length is not an integer of at least 1")
     timestamp = fields.get("timestamp")
-    if type(timestamp) not in {int, float} or not abs(timestamp) <= _MAX_TIMESTAMP_MS:  # so written, it refuses NaN too
+    if (
+        isinstance(timestamp, bool) or not isinstance(timestamp, int | float) or not abs(timestamp) <= _MAX_TIMESTAMP_MS
+    ):  # so written, it refuses NaN too
         raise MalformedLineError("timestamp is not a number of milliseconds")
     session = fields.get("session")
     if session is not None and not _is_id(session):

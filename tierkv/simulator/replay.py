@@ -71,7 +71,7 @@ class Result:
     accesses_per_s: float
     p: float | None
     w: float | None
-    """Where ARC's adaptation stood at the end, of the host tier."""
+    """Where ARC's adaptation stood at the end, in the host tier: p in blocks, w in powers of two."""
 
 
 def plan_runs(trace: Trace, settings: Settings) -> list[Run]:
@@ -149,8 +149,8 @@ class _Totals:
 
 
 def _result(run: Run, totals: _Totals, cache: Cache) -> Result:
-    state = cache.host.state() if isinstance(cache, TierCache) else None
-    is_adaptive = state is not None and state.name.startswith("arc")
+    state = cache.state()
+    adaptive = state if state is not None and state.name.startswith("arc") else None
     accesses = totals.accesses
     return Result(
         policy=run.policy if run.hints is None else f"{run.policy}+hints",
@@ -166,6 +166,6 @@ def _result(run: Run, totals: _Totals, cache: Cache) -> Result:
         orphans=totals.orphans,
         disk_writes=cache.disk_writes,
         accesses_per_s=accesses / max(totals.seconds, 1e-9),
-        p=state.p if state is not None and is_adaptive else None,
-        w=state.w if state is not None and is_adaptive else None,
+        p=None if adaptive is None else adaptive.p,
+        w=None if adaptive is None else adaptive.w,
     )

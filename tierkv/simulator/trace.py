@@ -55,9 +55,9 @@ class Request:
     session: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """A trace in memory. Keys are 0 … num_unique - 1, in order of their first access; `parents` gives each its predecessor."""
+    """A trace in memory, the same only as itself. Keys are 0 … num_unique - 1, in order of their first access; `parents` gives each its predecessor."""
 
     name: str
     requests: Sequence[Request]

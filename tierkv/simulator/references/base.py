@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from tierkv.policies.base import Cause, Policy
+from tierkv.policies.base import Cause, Policy, PolicyState
 from tierkv.simulator.cache import Served
 
 
@@ -18,6 +18,10 @@ class BlockCache(Protocol):
 
     def access(self, keys: Sequence[int]) -> list[bool]:
         """One access to each, in this order; True for a hit. A miss may take the key in."""
+        ...
+
+    def state(self) -> PolicyState | None:
+        """What one of TierKV's own policies tells of itself; None of the others."""
         ...
 
     def check_integrity(self) -> None:
@@ -44,6 +48,9 @@ class BlockByBlock:
         hits = self.cache.access(keys)
         prefix_hits = len(hits) if all(hits) else hits.index(False)
         return Served(sum(hits), prefix_hits)
+
+    def state(self) -> PolicyState | None:
+        return self.cache.state()
 
     def check_integrity(self) -> None:
         self.cache.check_integrity()
@@ -80,6 +87,9 @@ class PolicyAlone:
     def _touch(self, run: list[int]) -> None:
         if run:  # an event touches its keys from the last to the first; turned round, that is one access after the other
             self._policy.on_access(run[::-1])
+
+    def state(self) -> PolicyState:
+        return self._policy.state()
 
     def check_integrity(self) -> None:
         self._policy.check_integrity()

@@ -53,6 +53,9 @@ class Belady:
             heapq.heapify(self._wanted_at)
         return is_hit
 
+    def state(self) -> None:
+        return None
+
     def check_integrity(self) -> None:
         assert len(self._resident) <= self._capacity, "more blocks than the capacity"
         wanted = {self._stream[-wanted] for wanted in self._wanted_at if -wanted >= self._position}

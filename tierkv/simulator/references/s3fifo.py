@@ -91,6 +91,9 @@ class S3Fifo:
                 return
             self._main[key] = uses - 1
 
+    def state(self) -> None:
+        return None
+
     def check_integrity(self) -> None:
         assert len(self._small) + len(self._main) <= self._capacity, "more blocks than the capacity"
         assert not self._small.keys() & self._main.keys(), "a block is in two queues"
