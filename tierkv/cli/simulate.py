@@ -167,13 +167,14 @@ def _as_json(trace: Trace, results: Sequence[Result]) -> dict[str, object]:
 
 
 def _show(trace: Trace, results: Sequence[Result], console: Console) -> None:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     has_disk = any(result.disk_capacity_blocks is not None for result in results)
     size = f"blocks of {trace.block_tokens} tokens" if trace.block_tokens else "full blocks"
     counts = f"{len(trace.requests):,} requests, {trace.num_accesses:,} accesses, {trace.num_unique:,} unique, {size}"
-    table = Table(title=Text(f"{Path(trace.name).name}: {counts}"), title_justify="left")
+    table = Table(title=Text(f"{Path(trace.name).name}: {counts}"), title_justify="left", box=box.SIMPLE)
     table.add_column("policy", no_wrap=True)
     headings = ["capacity", "blocks", "prefix hit %", "block hit %", "to Belady"]
     headings += ["host hit %", "disk hit %", "disk writes"] if has_disk else []

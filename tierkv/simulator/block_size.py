@@ -24,8 +24,13 @@ class BlockSizeGuess:
             self._at_most = min(self._at_most, -(-input_tokens // (num_blocks - 1)) - 1)
 
     def block_tokens(self) -> int | None:
-        """The smallest power of two that fits every prompt, else the smallest size; None where none does, or nothing was seen."""
+        """The smallest power of two that fits every prompt, else the size with most factors of two; None where nothing fits."""
         if self._num_seen == 0 or self._at_least > self._at_most:
             return None
         power = 1 << (self._at_least - 1).bit_length()
-        return power if power <= self._at_most else self._at_least
+        if power <= self._at_most:
+            return power
+        step = power
+        while self._at_most // step * step < self._at_least:
+            step //= 2
+        return self._at_most // step * step

@@ -38,7 +38,7 @@ class SessionOracle:
         self._trace = trace
         self._says_closed = kind in {HintKind.CLOSED, HintKind.ALL}
         self._says_idle = kind in {HintKind.IDLE, HintKind.ALL}
-        self._next_request = _next_requests([request.session for request in trace.requests])
+        self._next_request = next_requests([request.session for request in trace.requests])
         self._users: dict[int, int] = {}
         """Block → the session that used it, _SHARED where there were several."""
         self._chains: dict[int, dict[int, Sequence[int]]] = {}
@@ -75,7 +75,7 @@ class SessionOracle:
                 tier.expire_first([key for key in tail if key in tier])
 
 
-def _next_requests(sessions: Sequence[int | None]) -> list[int | None]:
+def next_requests(sessions: Sequence[int | None]) -> list[int | None]:
     """For each request the next one of its session; None where there is none."""
     following: list[int | None] = [None] * len(sessions)
     nearest: dict[int | None, int] = {}

@@ -79,15 +79,16 @@ def plan_runs(trace: Trace, settings: Settings) -> list[Run]:
     disk_blocks = None if settings.disk is None else settings.disk.blocks(trace.num_unique)
     if settings.hints is not None and trace.num_sessions == 0:
         raise InvalidRequestError("hints are told from sessions, and the trace names none", trace=trace.name)
-    runs = []
+    runs: list[Run] = []
     for policy in settings.policies:
         is_daemons = is_daemon_policy(policy)
-        for capacity in settings.capacities:
-            blocks = capacity.blocks(trace.num_unique)
-            run = Run(policy, capacity.text, blocks, disk_blocks if is_daemons else None, None)
-            runs.append(run)
-            if settings.hints is not None and is_daemons:
-                runs.append(replace(run, hints=settings.hints))
+        plain = [
+            Run(policy, capacity.text, capacity.blocks(trace.num_unique), disk_blocks if is_daemons else None, None)
+            for capacity in settings.capacities
+        ]
+        runs += plain
+        if settings.hints is not None and is_daemons:
+            runs += [replace(run, hints=settings.hints) for run in plain]
     return runs
 
 

@@ -17,7 +17,7 @@ class BlockCache(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
     def access(self, keys: Sequence[int]) -> list[bool]:
-        """One access to each, in this order; True for a hit. A miss may take the key in."""
+        """One access to each of these different keys, in this order; True for a hit. A miss may take the key in."""
         ...
 
     def state(self) -> PolicyState | None:
