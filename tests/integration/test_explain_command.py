@@ -18,7 +18,7 @@ from tierkv.model.hints import Hints
 from tierkv.model.keys import chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.recorder import RECORDINGS_LIMIT
+from tierkv.observe.recorder import RECORDINGS_LIMIT
 from tierkv.testing.daemon import DaemonOptions, start_daemon
 from tierkv.testing.deadline import wait_until
 

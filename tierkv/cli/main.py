@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tierkv
-from tierkv.cli import bench, demo, explain, record, serve, status, verify
+from tierkv.cli import bench, demo, explain, record, serve, simulate, status, verify
 from tierkv.cli.output import run_command
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ serve.register(app)
 status.register(app)
 explain.register(app)
 record.register(app)
+simulate.register(app)
 verify.register(app)
 demo.register(app)
 bench.register(app)

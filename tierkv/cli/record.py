@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tierkv.cli.trace_file import TraceWriter
     from tierkv.client.observer import Recording
+    from tierkv.simulator.trace import TraceWriter
 
 
 @dataclass(slots=True)
@@ -42,8 +42,8 @@ def record(
 ) -> None:
     """Record the requests of a running daemon until Ctrl-C. Nothing of their content is written."""
     from tierkv.cli.output import only_one, print_json, progress_console, result_console
-    from tierkv.cli.trace_file import TraceWriter
     from tierkv.client.observer import Observer
+    from tierkv.simulator.trace import TraceWriter
 
     only_one(address=address, run_dir=run_dir)
     recorded = _Recorded()

@@ -1,6 +1,6 @@
 """The trail: a bounded memory of what happened to blocks and why, for whoever asks "why did I miss?".
 
-Whoever decides over blocks notes it here, once a call and not once a block. Reading is left to `tierkv.explain`. Invariants: at most
+Whoever decides over blocks notes it here, once a call and not once a block. Reading is left to `tierkv.observe.explain`. Invariants: at most
 `events` events and `keys` keys are remembered, the oldest go first; a note costs what copying a list of references costs.
 """
 

@@ -59,7 +59,7 @@ class ArcPolicy(ArcBooks[K]):
     def on_access(self, keys: Sequence[K]) -> None:
         self._now += 1
         t1, t2 = self._t1, self._t2
-        for key in [key for key in keys if key not in t2]:
+        for key in t2.missing(keys):
             t2.append(key, t1.pop(key))
         t2.touch_all(reversed(keys))
         self._touched_at.update(dict.fromkeys(keys, self._now))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -48,6 +48,11 @@ class RecencyList(Generic[K]):
         """Adds a key that is not in the list as the most recent."""
         self._weights[key] = weight
         self.total += weight
+
+    def missing(self, keys: Sequence[K]) -> list[K]:
+        """Those of `keys` that are not in the list."""
+        weights = self._weights
+        return [key for key in keys if key not in weights]
 
     def touch_all(self, keys: Iterable[K]) -> None:
         """Makes keys that are in the list the most recent, the last of them most of all."""

@@ -18,6 +18,12 @@ BLOCK_BYTES = 4096
 ROOM_BLOCKS = 8
 
 
+def use_host_policy(books, policy):
+    """Another policy for a host tier that is empty."""
+    assert len(books.host_policy) == 0
+    books.host_policy = books._room._policy = policy
+
+
 @pytest.fixture
 def disk():
     return MemoryTier(64 * BLOCK_BYTES, checksum, name=TierName.DISK)

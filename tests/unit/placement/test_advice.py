@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.placement.conftest import BLOCK_BYTES, ROOM_BLOCKS
+from tests.unit.placement.conftest import BLOCK_BYTES, ROOM_BLOCKS, use_host_policy
 from tierkv.index.entry import BlockEntry
 from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import BlockKey, NamespaceId
@@ -178,7 +178,7 @@ def age(books, adviser, clock):
 
 @pytest.mark.parametrize(("idle_s", "leaves"), [(6.0, False), (7.0, False), (7.5, True), (1e6, True)])
 def test_an_idle_time_beyond_survival_gives_way_at_once(books, clock, idle_s, leaves):
-    books.host_policy = ArcPolicy(ROOM_BLOCKS * BLOCK_BYTES, books.index.chains)
+    use_host_policy(books, ArcPolicy(ROOM_BLOCKS * BLOCK_BYTES, books.index.chains))
     adviser = Adviser(books, clock)
     age(books, adviser, clock)
     assert books.host_policy.state().survival == ROOM_BLOCKS - 1

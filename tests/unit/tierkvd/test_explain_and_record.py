@@ -11,7 +11,7 @@ import pytest
 from tests.unit.tierkvd.daemon_rig import KEYS, NAMESPACE, TIMEOUT_S
 from tierkv.answers import PendingRun
 from tierkv.errors import CapacityError, InvalidRequestError, UnavailableError
-from tierkv.recorder import RECORDINGS_LIMIT
+from tierkv.observe.recorder import RECORDINGS_LIMIT
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.status import error_of_rpc
 

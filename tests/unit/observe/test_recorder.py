@@ -5,14 +5,14 @@ import threading
 import pytest
 from blake3 import blake3
 
-from tierkv import recorder as recorder_module
 from tierkv.errors import CapacityError
 from tierkv.index.block_index import BlockIndex
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import SessionId
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import ReserveOutcome
-from tierkv.recorder import RECORDINGS_LIMIT, Recorder
+from tierkv.observe import recorder as recorder_module
+from tierkv.observe.recorder import RECORDINGS_LIMIT, Recorder
 from tierkv.testing.clock import ManualClock
 
 GRANTED, PRESENT, REFUSED = ReserveOutcome.GRANTED, ReserveOutcome.PRESENT, ReserveOutcome.REFUSED

@@ -15,7 +15,7 @@ from tierkv.model.hints import Hints, Priority
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import MissReason, ReserveOutcome, TierName
-from tierkv.recorder import Recorder
+from tierkv.observe.recorder import Recorder
 
 _WHY_MISSED = {
     MissReason.NEVER_SEEN: "nothing is remembered of the first of them",

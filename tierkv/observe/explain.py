@@ -1,4 +1,4 @@
-"""Explanations: why a block is held or not, why a request hit or missed. Functions over what `tierkv.recall` brings together.
+"""Explanations: why a block is held or not, why a request hit or missed. Functions over what `tierkv.observe.recall` brings together.
 
 They read and change nothing. What they can tell ends where the trail ends (`tierkv.index.trail`); then they say so.
 """
@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from tierkv.answers import ExplainedEvent, Explanation
 from tierkv.errors import InvalidRequestError
 from tierkv.index.trail import TrailEvent, What, events_of_key
-from tierkv.lookalikes import FirstBlock, describe, first_blocks, nearest
 from tierkv.model.hints import check_request_id
 from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import MissReason, TierName
-from tierkv.recall import Recall, Whereabouts
+from tierkv.observe.lookalikes import FirstBlock, describe, first_blocks, nearest
+from tierkv.observe.recall import Recall, Whereabouts
 
 PREFIX_BYTES = 4
 """Shortest abbreviation of a key."""

@@ -1,4 +1,4 @@
-"""Recall: what a store knows of blocks, held or gone, brought together for `tierkv.explain`.
+"""Recall: what a store knows of blocks, held or gone, brought together for `tierkv.observe.explain`.
 
 Each question takes the lock for a copy or for one look-up, never for a scan.
 """

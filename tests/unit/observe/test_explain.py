@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from tierkv.errors import InvalidRequestError
-from tierkv.explain import EVENTS_SHOWN, explain_key, explain_request
 from tierkv.index.block_index import BlockIndex
 from tierkv.index.entry import BlockEntry
 from tierkv.index.trail import Trail, What
@@ -15,7 +14,8 @@ from tierkv.model.lifecycle import BlockState
 from tierkv.model.namespace import Identity
 from tierkv.model.outcomes import Durability, MissReason, TierName
 from tierkv.namespaces import NamespaceTable
-from tierkv.recall import Recall
+from tierkv.observe.explain import EVENTS_SHOWN, explain_key, explain_request
+from tierkv.observe.recall import Recall
 from tierkv.testing.clock import ManualClock
 
 LAYOUT = Layout((64,), "uint8", 4)
