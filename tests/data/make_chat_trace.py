@@ -30,7 +30,9 @@ class Conversation:
         for writer, tokens in self.parts:
             first, written = written // BLOCK_TOKENS, written + tokens
             text = f"{text}/{writer}"
-            names[first:] = [f"{text}:{idx}:{min(written, (idx + 1) * BLOCK_TOKENS)}" for idx in range(first, -(-written // BLOCK_TOKENS))]
+            names[first:] = [
+                f"{text}:{idx}:{min(written, (idx + 1) * BLOCK_TOKENS)}" for idx in range(first, -(-written // BLOCK_TOKENS))
+            ]
         return names
 
 

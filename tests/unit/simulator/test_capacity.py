@@ -27,7 +27,9 @@ def test_percent_are_rounded_down_and_blocks_are_as_given(text, num_unique, bloc
     assert capacity.text == text.strip()
 
 
-@pytest.mark.parametrize("text", ["", "%", "5%%", "-1", "+5%", "1.5", "5 %", "1e3", "five", "5%,", "0x10", "9" * 40, "٣%", "nan", "1_000"])
+@pytest.mark.parametrize(
+    "text", ["", "%", "5%%", "-1", "+5%", "1.5", "5 %", "1e3", "five", "5%,", "0x10", "9" * 40, "٣%", "nan", "1_000"]
+)
 def test_malformed_ones_are_refused_with_the_form(text):
     with pytest.raises(InvalidRequestError, match="malformed") as caught:
         parse_capacity(text)
