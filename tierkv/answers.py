@@ -75,3 +75,46 @@ class VerifyReport:
     frames: int
     num_bytes: int
     damaged: tuple[DamagedFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedEvent:
+    """One event of an explanation. at_s — seconds since 1970; what — a name of `tierkv.index.trail.What`; why — a sentence, or empty."""
+
+    at_s: float
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a block or a request hit or missed.
+
+    key — the block's, or as much of it as was asked for where no whole key is known; None for a request. found — whether the block is
+    held; whether the request found all of its blocks. tier — where the block is; the slowest tier that served the request. miss,
+    reason — why not, as a name and as a sentence. events — oldest first, the latest of them.
+    """
+
+    key: bytes | None
+    request_id: str
+    found: bool
+    tier: TierName | None
+    miss: MissReason | None
+    reason: str
+    events: tuple[ExplainedEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """One request of a recording: block ids instead of keys, equal for equal blocks within this recording only.
+
+    timestamp_ms — since the recording began; input_length — tokens of its full blocks; session — a small number; dropped — requests
+    left out before this one, because the reader was too slow.
+    """
+
+    timestamp_ms: float
+    input_length: int
+    hash_ids: tuple[int, ...]
+    block_tokens: int
+    session: int
+    dropped: int

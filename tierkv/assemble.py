@@ -18,16 +18,17 @@ from tierkv.config import parse_size
 from tierkv.embedded import EmbeddedStore
 from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
+from tierkv.index.trail import Trail
 from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
 from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey
-from tierkv.model.outcomes import BlockRecord, Durability
+from tierkv.model.outcomes import BlockRecord, Durability, TierName
 from tierkv.namespaces import NamespaceTable
 from tierkv.placement.mover import Mover
 from tierkv.placement.recovery import recover
 from tierkv.placement.residency import Residency
-from tierkv.policies import ArcPolicy, LruPolicy
-from tierkv.policies.base import Policy
+from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy
+from tierkv.policy_state import PolicyKeeper
 from tierkv.scrub import Progress, scrub_disk
 from tierkv.settings import DiskSettings, HostSettings, PolicyName, StoreSettings
 from tierkv.store import TieredStore
@@ -129,22 +130,28 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         tier = _encoded(disk, codec_by_name(settings.disk.codec), namespaces)
     host_capacity = max(1, int(host.capacity_bytes * (1 - settings.host.headroom_ratio)))
     index = BlockIndex(history_limit=settings.limits.miss_history)
+    trail = Trail(events=settings.limits.trail_events, keys=settings.limits.trail_keys, clock=clock, lock=lock)
+    keeper = PolicyKeeper(settings.data_folder / "policy", lock=lock, checksum=checksum)
     residency = Residency(
         index=index,
         host=host,
-        host_policy=_policy(settings.policy, host_capacity, index.chains),
+        host_policy=keeper.keep(TierName.HOST, _policy(settings.policy, host_capacity, index.chains)),
         disk=tier,
-        disk_policy=None if disk is None else _policy(settings.policy, disk.capacity_bytes, index.chains),
+        disk_policy=None
+        if disk is None
+        else keeper.keep(TierName.DISK, _policy(settings.policy, disk.capacity_bytes, index.chains)),
         is_disk_writable=lambda: mover.writer is not None and mover.writer.is_writable,
+        trail=trail,
     )
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
     with collector_paused():
-        recover(residency, namespaces.__contains__)
+        recover(residency, namespaces.__contains__, keeper.settle)
     prefaulting = _Prefault(host) if settings.host.prefault else None
 
     def close_parts(discard_arena: bool) -> None:
         if prefaulting is not None:
             prefaulting.stop()
+        keeper.stop()
         host.close(discard=discard_arena)
         if disk is not None:
             disk.close()
@@ -157,17 +164,20 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         residency=residency,
         mover=mover,
         namespaces=namespaces,
+        trail=trail,
         checksum=checksum,
         disk_scrub=None if disk is None else disk.scrub,
+        keeper=keeper,
         on_close=close_parts,
     )
     store.start()
+    keeper.start()
     if prefaulting is not None:
         prefaulting.start()
     return store
 
 
-def _policy(name: PolicyName, capacity: int, chains: Chains[BlockKey]) -> Policy[BlockKey]:
+def _policy(name: PolicyName, capacity: int, chains: Chains[BlockKey]) -> RestorablePolicy[BlockKey]:
     return ArcPolicy(capacity, chains) if name is PolicyName.ARC else LruPolicy(capacity, chains)
 
 

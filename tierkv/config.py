@@ -136,6 +136,12 @@ def _parse_interval(text: object) -> float:
     return seconds
 
 
+def _parse_count(text: object) -> int:
+    if not str(text).isascii() or not str(text).isdigit():
+        raise InvalidRequestError("a count is an integer, not below zero", count=text)
+    return int(str(text))
+
+
 def _parse_flag(text: object) -> bool:
     words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     found = words.get(str(text).lower())
@@ -172,6 +178,8 @@ OPTIONS: dict[str, Callable[[str], object]] = {
     "lease_ttl": _parse_seconds,
     "reservation_ttl": _parse_seconds,
     "verify_every_hit": _parse_flag,
+    "trail_events": _parse_count,
+    "trail_keys": _parse_count,
     "http": parse_address,
     "listen": parse_address,
     "tls_cert": lambda text: Path(text).expanduser(),
@@ -254,7 +262,7 @@ def _build(values: dict[str, object], environment: Mapping[str, str]) -> DaemonS
     host |= pick("prefault", folder="arena_folder", keep_on_stop="keep_arena")
     disk |= pick("direct_io", codec="disk_codec", interval_s="disk_interval", segment_bytes="segment_size")
     disk |= pick(write_budget_bytes_per_day="disk_write_budget")
-    limits = pick(lease_ttl_s="lease_ttl", reservation_ttl_s="reservation_ttl")
+    limits = pick("trail_events", "trail_keys", lease_ttl_s="lease_ttl", reservation_ttl_s="reservation_ttl")
     store = StoreSettings(
         data_folder=data,
         host=HostSettings(**host),  # type: ignore[arg-type]  # each value was read by its option

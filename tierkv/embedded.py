@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Self, TypeVar
 
-from tierkv.answers import Acquisition, ReserveResult
+from tierkv.answers import Acquisition, Explanation, ReserveResult
 from tierkv.clock import Clock
 from tierkv.copying import check_buffers, copy_block
 from tierkv.errors import InvalidRequestError, UnavailableError
@@ -22,7 +22,7 @@ from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, ReserveOutcome, StoreStats, TierName
 from tierkv.placement.worker import Worker
-from tierkv.store import TieredStore
+from tierkv.store import SessionId, TieredStore
 
 DEFAULT_TIMEOUT_S = 30.0
 _HOUSEKEEPING_S = 1.0
@@ -46,10 +46,19 @@ class EmbeddedLease:
     """Pinned blocks of this process's arena."""
 
     def __init__(
-        self, store: TieredStore, acquired: Acquisition, *, block_bytes: int, clock: Clock, asked_at_s: float, timeout_s: float
+        self,
+        store: TieredStore,
+        session: SessionId,
+        acquired: Acquisition,
+        *,
+        block_bytes: int,
+        clock: Clock,
+        asked_at_s: float,
+        timeout_s: float,
     ) -> None:
         self.lease_id = acquired.lease_id
         self._store = store
+        self._session = session
         self._clock = clock
         self._acquired = acquired
         self._block_bytes = block_bytes
@@ -86,6 +95,7 @@ class EmbeddedLease:
                 num_ready, miss = result.num_blocks, result.miss
             except FutureTimeoutError:
                 num_ready, miss = 0, MissReason.TIMEOUT
+                self._store.note_timeout(self._session, self.lease_id, run.start_idx)
             done = run.start_idx + num_ready
             if num_ready:
                 yield self._ready(run.start_idx, done)
@@ -190,7 +200,13 @@ class EmbeddedStore:
         acquired = self.tiered.acquire(self._session, namespace_id, keys, hints)
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return EmbeddedLease(
-            self.tiered, acquired, block_bytes=block_bytes, clock=self._clock, asked_at_s=asked_at_s, timeout_s=limit_s
+            self.tiered,
+            self._session,
+            acquired,
+            block_bytes=block_bytes,
+            clock=self._clock,
+            asked_at_s=asked_at_s,
+            timeout_s=limit_s,
         )
 
     def release(self, lease: Lease) -> None:
@@ -265,6 +281,11 @@ class EmbeddedStore:
     def flush(self, *, timeout_s: float | None = None) -> int:
         self.tiered.check_session(self._session)
         return self._wait(self.tiered.flush(), timeout_s, "the flush did not finish in time; it goes on")
+
+    def explain(self, subject: bytes | str, token_ids: Sequence[int] = (), *, timeout_s: float | None = None) -> Explanation:
+        """Why a block or a request hit or missed; see `tierkv.store.TieredStore.explain`."""
+        del timeout_s  # answers at memory speed
+        return self.tiered.explain(subject, token_ids)
 
     def close(self) -> None:
         self._housekeeper.stop()

@@ -28,6 +28,10 @@ class NamespaceTable:
     def __contains__(self, namespace_id: NamespaceId) -> bool:
         return namespace_id in self._namespaces
 
+    def all(self) -> list[Namespace]:
+        """Every registered namespace, oldest first."""
+        return list(self._namespaces.values())
+
     def get(self, namespace_id: NamespaceId) -> Namespace:
         """Raises InvalidRequestError for an id that is not registered."""
         namespace = self._namespaces.get(namespace_id)

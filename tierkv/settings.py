@@ -71,6 +71,10 @@ class LimitSettings:
     """Requests remembered by their id, so that calls of one are one access to each block."""
     miss_history: int = 262_144
     """Evicted keys remembered, to tell `evicted` from `never_seen`."""
+    trail_events: int = 65_536
+    """Events of blocks remembered, to tell why a block is not held; 0 turns it off."""
+    trail_keys: int = 524_288
+    """Keys that those events speak of, all together; about 80 bytes each. 0 turns it off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tierkv.config import Address
 from tierkv.errors import UnavailableError
 from tierkv.store import TieredStore
-
-
-class StoreCollector:
-    """Turns a snapshot of the store into metrics when Prometheus asks."""
-
-    def __init__(self, store: TieredStore) -> None:
-        self._store = store
-
-    def collect(self) -> Iterator[Metric]:
-        stats = self._store.stats()
-        for name, text in (("capacity_bytes", "Capacity"), ("used_bytes", "Bytes used"), ("blocks", "Blocks held")):
-            gauge = GaugeMetricFamily(f"tierkv_tier_{name}", f"{text} by tier.", labels=["tier"])
-            for tier in stats.tiers:
-                gauge.add_metric([tier.name], getattr(tier, name))
-            yield gauge
-        yield _counter("tierkv_hits", "Blocks served, by the tier they were found in.", "tier", stats.hits)
-        yield _counter("tierkv_misses", "Blocks not served, by reason.", "reason", stats.misses)
-        yield _counter("tierkv_events", "What else happened: evictions, damage, refusals, bytes moved.", "event", stats.counters)
-        for name, value in (("sessions", stats.sessions), ("leases", stats.leases), ("reservations", stats.reservations)):
-            yield GaugeMetricFamily(f"tierkv_{name}", f"Open {name}.", value=value)
-        yield GaugeMetricFamily("tierkv_degraded", "Things that do not work now; status says which.", value=len(stats.degraded))
-        yield GaugeMetricFamily("tierkv_uptime_seconds", "Seconds since the store was opened.", value=stats.uptime_s)
-
-
-def _counter(name: str, text: str, label: str, values: dict[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for key, value in sorted(values.items()):
-        family.add_metric([key], value)
-    return family
+from tierkvd.metrics import StoreCollector
 
 
 class HttpServer:

@@ -15,11 +15,12 @@ from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.model.outcomes import MissReason
 from tierkv.settings import LimitSettings
 from tierkv.store import Acquisition, TieredStore
-from tierkv.wire import messages
+from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
 from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary, within
+from tierkvd.recordings import Recordings
 from tierkvd.scrubs import Scrubs
 from tierkvd.sessions import SessionHandle, Sessions
 from tierkvd.streams import Streams
@@ -39,6 +40,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
         self._limits = limits
         self._streams = Streams(store, clock)
         self.scrubs = Scrubs(store)
+        self._recordings = Recordings(store)
         self._is_stopping = False
 
     def check_serving(self) -> None:
@@ -49,6 +51,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     async def stop(self) -> None:
         """Opens no more sessions, tells those there are, and gives them a moment to commit. The servers must still serve meanwhile."""
         self._is_stopping = True
+        self._recordings.stop()
         self.sessions.announce_stop()
         await self.sessions.wait_closed(COMMIT_GRACE_S)
 
@@ -146,12 +149,15 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     @streaming
     async def Await(self, request: pb.AwaitRequest, context: Context) -> AsyncGenerator[pb.AwaitEvent, None]:  # noqa: N802
         deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
-        acquired = self._session(context, needs_memory=True).recall(request.lease_id)
+        session = self._session(context, needs_memory=True)
+        acquired = session.recall(request.lease_id)
         if acquired is None:
             raise ConflictError(
                 "nothing of this lease is on its way; it was awaited already, or it is gone", lease=request.lease_id
             )
         async for event in _pending_events(acquired, deadline_s):
+            if event.HasField("ended") and event.ended.miss == pb.MISS_REASON_TIMEOUT:
+                self._store.note_timeout(session.session, acquired.lease_id, event.ended.num_blocks)
             yield event
 
     @unary
@@ -221,6 +227,20 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
     @streaming
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> AsyncGenerator[pb.VerifyEvent, None]:  # noqa: N802
         async with contextlib.aclosing(self.scrubs.run()) as events:
+            async for event in events:
+                yield event
+
+    @unary
+    async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainReply:  # noqa: N802
+        subject, token_ids = explanations.explain_subject_of(request)
+        # Looking through a full trail takes long enough to hold up other calls.
+        explanation = await asyncio.to_thread(self._store.explain, subject, token_ids)
+        return explanations.explanation_message(explanation)
+
+    @streaming
+    async def Record(self, request: pb.RecordRequest, context: Context) -> AsyncGenerator[pb.RecordEvent, None]:  # noqa: N802
+        self.check_serving()
+        async with contextlib.aclosing(self._recordings.run(context)) as events:
             async for event in events:
                 yield event
 

@@ -46,6 +46,7 @@ class Streams:
         result = self._store.reserve(session.session, namespace.namespace_id, keys, parent, hints)
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * self._store.reservation_ttl_s
         granted = [key for key, extent in zip(keys, result.extents, strict=True) if extent is not None]
+        num_bytes = len(granted) * namespace.layout.block_bytes
         durable: Future[None] | None = None
         try:
             with session.streaming():
@@ -53,6 +54,7 @@ class Streams:
             if granted:
                 durable = self._store.commit(session.session, result.reservation_id, granted, durability).durable
                 granted = []
+                self._store.count("streamed_in_bytes", num_bytes)
         finally:
             if granted and session.is_open:
                 self._store.abort(session.session, result.reservation_id, granted)
@@ -96,6 +98,7 @@ class Streams:
         safe_until_s = self._clock.monotonic_s() + _SAFE_SHARE * acquired.expires_in_s
         block_bytes = namespace.layout.block_bytes
         session.num_streams += 1
+        num_bytes = 0
         try:
             tiers, miss = messages.tier_numbers(acquired.tiers), messages.miss_number(acquired.miss)
             header = pb.GetHeader(tiers=tiers, miss=miss, block_bytes=block_bytes)  # type: ignore[arg-type]
@@ -108,8 +111,10 @@ class Streams:
                         raise ConflictError("the stream was too slow: its lease has expired; get again", block=idx)
                     data = bytes(block[start : start + CHUNK_BYTES])
                     yield pb.GetEvent(chunk=pb.GetChunk(block_idx=idx, data=data))
+                    num_bytes += len(data)
         finally:
             session.num_streams -= 1
+            self._store.count("streamed_out_bytes", num_bytes)
             self._store.release(session.session, [acquired.lease_id])
 
 

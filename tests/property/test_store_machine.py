@@ -19,6 +19,7 @@ from tierkv.assemble import open_tiered_store
 from tierkv.embedded import EmbeddedStore
 from tierkv.errors import ConflictError
 from tierkv.interface import Lease, Reservation
+from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import BlockKey, chain_keys
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -72,11 +73,20 @@ class StoreMachine(RuleBasedStateMachine):
     chains = st.integers(0, CHAINS - 1)
     lengths = st.integers(1, CHAIN_BLOCKS)
 
-    @rule(chain=chains, length=lengths, durability=st.none() | st.sampled_from(list(Durability)))
-    def put(self, chain: int, length: int, durability: Durability | None) -> None:
+    hints = st.just(NO_HINTS) | st.builds(
+        Hints,
+        request_id=st.sampled_from(["", "r", "q"]),
+        session_closed=st.booleans(),
+        expected_idle_s=st.none() | st.floats(0, 1e6),
+        priority=st.sampled_from(list(Priority)),
+        pin_until_s=st.none() | st.floats(0, 1e3),
+    )
+
+    @rule(chain=chains, length=lengths, durability=st.none() | st.sampled_from(list(Durability)), hints=hints)
+    def put(self, chain: int, length: int, durability: Durability | None, hints: Hints) -> None:
         keys = self._chain(chain, length)
         sources = [memoryview(content_of(key)) for key in keys]
-        outcomes = self.store.put(self.namespace_id, keys, sources, durability=durability)
+        outcomes = self.store.put(self.namespace_id, keys, sources, durability=durability, hints=hints)
         self.committed.update(key for key, outcome in zip(keys, outcomes, strict=True) if outcome is ReserveOutcome.GRANTED)
 
     @rule(chain=chains, length=lengths)
@@ -88,10 +98,10 @@ class StoreMachine(RuleBasedStateMachine):
             assert key in self.committed
             assert bytes(target) == content_of(key)
 
-    @rule(chain=chains, length=lengths)
-    def acquire(self, chain: int, length: int) -> None:
+    @rule(chain=chains, length=lengths, hints=hints)
+    def acquire(self, chain: int, length: int, hints: Hints) -> None:
         keys = self._chain(chain, length)
-        lease = self.store.acquire(self.namespace_id, keys)
+        lease = self.store.acquire(self.namespace_id, keys, hints=hints)
         blocks = lease.blocks()
         assert len(blocks) == lease.num_blocks == len(lease.tiers)
         self.leases.append((lease, keys[: len(blocks)]))
@@ -104,9 +114,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert bytes(block) == content_of(key)
         self.store.release(lease)
 
-    @rule(chain=chains, length=lengths)
-    def reserve(self, chain: int, length: int) -> None:
-        reservation = self.store.reserve(self.namespace_id, self._chain(chain, length))
+    @rule(chain=chains, length=lengths, hints=hints)
+    def advise(self, chain: int, length: int, hints: Hints) -> None:
+        keys = self._chain(chain, length)
+        assert self.store.advise(self.namespace_id, keys, hints) >= self.store.lookup(self.namespace_id, keys).num_blocks
+
+    @rule(chain=chains, length=lengths, hints=hints)
+    def reserve(self, chain: int, length: int, hints: Hints) -> None:
+        reservation = self.store.reserve(self.namespace_id, self._chain(chain, length), hints=hints)
         for grant in reservation.grants:
             if grant.buffer is not None:
                 grant.buffer[:] = content_of(grant.key)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tierkv
-from tierkv.cli import bench, demo, serve, simulate, status, verify
+from tierkv.cli import bench, demo, explain, record, serve, simulate, status, verify
 from tierkv.cli.output import run_command
 
 app = typer.Typer(
@@ -23,9 +23,11 @@ app = typer.Typer(
 # One line a command; the order is that of the help.
 serve.register(app)
 status.register(app)
+explain.register(app)
+record.register(app)
+simulate.register(app)
 verify.register(app)
 demo.register(app)
-simulate.register(app)
 bench.register(app)
 
 

@@ -35,6 +35,8 @@ def status(
     console = result_console()
     console.print(_tiers_table(stats))
     console.print(_totals(stats))
+    for line in _policy_lines(stats):
+        console.print(line)
     for sentence in stats.degraded:
         console.print(f"[bold red]degraded:[/] {sentence}")
 
@@ -63,6 +65,19 @@ def _tiers_table(stats: StoreStats) -> Table:
 def _totals(stats: StoreStats) -> str:
     misses = ", ".join(f"{reason} {count:,}" for reason, count in sorted(stats.misses.items())) or "none"
     return f"misses: {misses}\nsessions: {stats.sessions}   leases: {stats.leases}   reservations: {stats.reservations}"
+
+
+def _policy_lines(stats: StoreStats) -> list[str]:
+    """One line a tier on what its policy does, and one on what the disk may still take."""
+    lines = [
+        f"{policy.tier} policy: {policy.name}, once {_size(policy.t1_bytes)}, again {_size(policy.t2_bytes)}, "
+        f"remembers {policy.b1_keys + policy.b2_keys:,} gone, {policy.ghost_hits_b1 + policy.ghost_hits_b2:,} of them came back, "
+        f"p {_size(int(policy.p))}, w {policy.w:.2f}"
+        for policy in stats.policies
+    ]
+    if stats.write_budget_left_bytes is not None:
+        lines.append(f"write budget left: {_size(stats.write_budget_left_bytes)}")
+    return lines
 
 
 def _size(num_bytes: int) -> str:

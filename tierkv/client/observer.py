@@ -1,4 +1,5 @@
-"""Looking at a daemon without being its client: no attach, no session, no map of the arena. For `tierkv status` and `tierkv verify`.
+"""Looking at a daemon without being its client: no attach, no session, no map of the arena. For `tierkv status`, `verify`, `explain`
+and `record`.
 
 What is asked here holds nothing, so it needs no session (docs/protocol.md, "Sessions"), is not counted as one, and works when the
 table of sessions is full.
@@ -7,21 +8,22 @@ table of sessions is full.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from tierkv.answers import Explanation, RecordedRequest
 from tierkv.client.address import LocalAddress, parse_address
 from tierkv.client.link import remote_channel
 from tierkv.errors import TierKVError, UnavailableError
 from tierkv.model.outcomes import StoreStats
-from tierkv.wire import messages
+from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.addresses import find_run_folder
-from tierkv.wire.limits import client_options
+from tierkv.wire.limits import RECORDING_METADATA, client_options
 from tierkv.wire.status import error_of_rpc
 
 DEFAULT_TIMEOUT_S = 5.0
@@ -76,8 +78,49 @@ class Observer:
             raise self._translated(error) from error
         raise UnavailableError("the daemon ended the scrub before its report", daemon=self._place)
 
+    def explain(self, subject: bytes | str, token_ids: Sequence[int] = (), *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Explanation:
+        """Why a block (a key, or its leading 4 bytes or more) or a request (its id) hit or missed.
+
+        token_ids — of the subject's first block: then what is held under other namespaces is known for certain. Raises
+        InvalidRequestError for what cannot be, and for an abbreviated key that is not unique.
+        """
+        request = explanations.explain_message(subject, token_ids)
+        try:
+            return explanations.explanation_of(self._stub.Explain(request, metadata=self._metadata, timeout=timeout_s))
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+
+    def record(self) -> Recording:
+        """The requests that come from now on: when this returns, the recording has begun. Raises CapacityError where too many record."""
+        call = self._stub.Record(pb.RecordRequest(), metadata=self._metadata)
+        if RECORDING_METADATA not in dict(call.initial_metadata() or ()):
+            call.code()  # waits for the end of a call that failed; it is its own error
+            raise self._translated(call)
+        return Recording(call, self._translated)
+
     def _translated(self, error: grpc.RpcError) -> TierKVError:
         translated = error_of_rpc(error)
         if isinstance(translated, UnavailableError):
             return UnavailableError("no daemon answers here; start `tierkv serve`", daemon=self._place, error=translated)
         return translated
+
+
+class Recording:
+    """An iterator of recorded requests that ends with `stop`, from any thread, or with the daemon."""
+
+    def __init__(self, call: Any, translated: Callable[[grpc.RpcError], TierKVError]) -> None:
+        self._call = call
+        self._translated = translated
+
+    def __iter__(self) -> Iterator[RecordedRequest]:
+        try:
+            for event in self._call:
+                yield explanations.recorded_of(event)
+        except grpc.RpcError as error:
+            if self._call.cancelled():
+                return
+            raise self._translated(error) from error
+
+    def stop(self) -> None:
+        """Ends the recording. May be called twice."""
+        self._call.cancel()

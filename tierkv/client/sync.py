@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
+from tierkv.answers import Explanation
 from tierkv.client import verbs
 from tierkv.client.address import Address, parse_address
 from tierkv.client.attachment import Attachment
@@ -30,7 +31,7 @@ from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, MissReason, PrefixMatch, ReserveOutcome, StoreStats
-from tierkv.wire import messages
+from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
 
@@ -319,6 +320,16 @@ class Client:
     def drain(self, *, timeout_s: float | None = None) -> int:
         """The daemon takes nothing new from now on; returns when nothing is dirty: how many blocks were written."""
         return int(self._attachment.call("Drain", pb.DrainRequest(), timeout_s).written)
+
+    def explain(self, subject: bytes | str, token_ids: Sequence[int] = (), *, timeout_s: float | None = None) -> Explanation:
+        """Why a block (its key, or the leading 4 bytes or more) or a request (its id) hit or missed.
+
+        token_ids — of the subject's first block: then what is held under other namespaces is known for certain. Raises
+        InvalidRequestError for what cannot be, and for an abbreviated key that is not unique.
+        """
+        return explanations.explanation_of(
+            self._attachment.call("Explain", explanations.explain_message(subject, token_ids), timeout_s)
+        )
 
     def close(self) -> None:
         if self._attachment.is_foreign:

@@ -96,6 +96,10 @@ class BlockIndex:
         """Why `key` cannot be served."""
         return self._history.get(key, MissReason.NEVER_SEEN)
 
+    def remembered_keys(self) -> list[BlockKey]:
+        """Every key that is in the index or was not long ago. A copy, O(n)."""
+        return [*self._entries, *self._history]
+
     def next_generation(self) -> int:
         self._generation += 1
         return self._generation

@@ -19,12 +19,13 @@ SessionId = NewType("SessionId", bytes)
 
 @dataclass(slots=True)
 class Lease:
-    """Pins on `entries`, counted once each, until `expires_at_s`."""
+    """Pins on `entries`, counted once each, until `expires_at_s`. request_id — of the call that took it, or empty."""
 
     lease_id: int
     session: SessionId
     entries: list[BlockEntry]
     expires_at_s: float
+    request_id: str = ""
 
     @property
     def hold_id(self) -> int:

@@ -64,3 +64,10 @@ class Hints:
 
 
 NO_HINTS = Hints()
+
+
+def check_request_id(request_id: str) -> None:
+    """Raises InvalidRequestError for what cannot name a request."""
+    if not request_id:
+        raise InvalidRequestError("a request id is not empty", request_id=request_id)
+    Hints(request_id=request_id)

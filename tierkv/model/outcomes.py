@@ -105,8 +105,28 @@ class TierStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyStats:
+    """The eviction policy of one tier: weights of its lists in bytes, ghosts in keys; what a policy has not is zero."""
+
+    tier: TierName
+    name: str
+    t1_bytes: int = 0
+    t2_bytes: int = 0
+    b1_keys: int = 0
+    b2_keys: int = 0
+    ghost_hits_b1: int = 0
+    ghost_hits_b2: int = 0
+    p: float = 0.0
+    w: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStats:
-    """A snapshot of the store. hits by tier, misses by reason, both in blocks; degraded — sentences on what does not work now."""
+    """A snapshot of the store.
+
+    hits by tier, misses by reason, both in blocks; degraded — sentences on what does not work now; write_budget_left_bytes — what may
+    still be written to disk before the budget is spent, None where there is no budget.
+    """
 
     version: str
     uptime_s: float
@@ -118,3 +138,5 @@ class StoreStats:
     reservations: int
     counters: dict[str, int] = field(default_factory=dict)
     degraded: tuple[str, ...] = ()
+    policies: tuple[PolicyStats, ...] = ()
+    write_budget_left_bytes: int | None = None

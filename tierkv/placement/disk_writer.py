@@ -311,6 +311,8 @@ class DiskWriter:
     def _finish(self, entry: BlockEntry) -> list[Callable[[bool], None]]:
         """Ends the move; an evicting block leaves the arena now. Returns whom to tell, after the lock."""
         if entry.state is BlockState.EVICTING:
+            if entry.is_on_disk:
+                self._books.counters["demoted_bytes"] += entry.block_bytes
             self._books.finish_eviction(entry)
         self._books.end_move(entry)
         return self._waiters.pop(entry, [])

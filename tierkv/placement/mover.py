@@ -18,9 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tierkv.clock import Clock
 from tierkv.errors import CapacityError
 from tierkv.index.entry import BlockEntry
+from tierkv.index.trail import What
 from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockEvent, BlockState
-from tierkv.model.outcomes import BlockRecord, Extent, MissReason
+from tierkv.model.outcomes import BlockRecord, Extent, MissReason, TierName
 from tierkv.placement.disk_writer import DiskWriter
 from tierkv.placement.planner import is_written_through
 from tierkv.placement.residency import Residency
@@ -226,7 +227,11 @@ class Mover:
 
     def _promote_now(self, entries: list[BlockEntry]) -> None:
         outcomes, records = self._read_disk(entries)
+        came = [entry.key for entry, outcome in zip(entries, outcomes, strict=True) if outcome is GetOutcome.HIT]
+        lost = [entry.key for entry, outcome in zip(entries, outcomes, strict=True) if outcome is not GetOutcome.HIT]
         with self._lock:
+            self._books.trail.note(What.PROMOTED, came, "read from disk, checksums agree", tier=TierName.HOST)
+            self._books.trail.note(What.LOST, lost, "the disk's copy could not be read or believed", tier=TierName.DISK)
             for entry, outcome, record in zip(entries, outcomes, records, strict=True):
                 entry.promotion = None
                 if entry.state is BlockState.LOST:  # deleted meanwhile, or a block before it was
@@ -274,6 +279,7 @@ class Mover:
                     entry.is_verified = True
                 elif entry.state is not BlockState.LOST:
                     self._books.counters["arena_stale"] += 1
+                    self._books.trail.note(What.LOST, [entry.key], "its bytes in the arena do not match", tier=TierName.HOST)
                     if entry.is_on_disk:
                         self._books.lose_disk(entry.key, MissReason.CHECKSUM)
                     self._books.lose_host(entry, MissReason.CHECKSUM)

@@ -1,24 +1,28 @@
 """Recovery: fills the index and the policies from what the tiers still hold. Runs once, before anything else, at about 20 µs a block.
 
 The disk's blocks are on disk; the arena's are READY but unverified: their first reader, or their way to disk, checks them. What
-cannot be used any more is let go: blocks of a namespace that nobody knows, and blocks whose parent is gone.
+cannot be used any more is let go: blocks of a namespace that nobody knows, and blocks whose parent is gone. The policies may know of
+blocks that are gone, and not of others: whoever put them back settles that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from tierkv.index.entry import BlockEntry
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.lifecycle import BlockEvent, BlockState
-from tierkv.model.outcomes import BlockRecord, Durability, MissReason
-from tierkv.placement.planner import plan_chains
+from tierkv.model.outcomes import BlockRecord, Durability, MissReason, TierName
 from tierkv.placement.residency import Residency
-from tierkv.policies.base import Cause, Policy
+from tierkv.policies.base import Survivor
+
+Settle: TypeAlias = Callable[[TierName, Sequence[Survivor[BlockKey]]], Sequence[BlockKey]]
+"""Makes the survivors, oldest first, the resident entries of a tier's policy; returns who must leave, tails before their heads."""
 
 
-def recover(books: Residency, is_registered: Callable[[NamespaceId], bool]) -> None:
-    """Takes in every record of disk and arena. What no longer fits a smaller capacity is let go, oldest first.
+def recover(books: Residency, is_registered: Callable[[NamespaceId], bool], settle: Settle) -> None:
+    """Takes in every record of disk and arena. What no longer fits a smaller capacity is let go, as the policies choose.
 
     is_registered — whether the disk knows a namespace. A record on disk of one that it does not know is damaged: nobody could read
     or delete it, and its key could not be saved again.
@@ -29,15 +33,21 @@ def recover(books: Residency, is_registered: Callable[[NamespaceId], bool]) -> N
         _let_go(books, entry, surplus)
     if books.disk_policy is not None:
         on_disk = [entry for entry in books.index if entry.is_on_disk]
-        for key in _admit(books.disk_policy, on_disk, lambda entry: disk_weights[entry.key]):
+        for key in settle(
+            TierName.DISK, [Survivor(entry.key, disk_weights[entry.key], entry.parent) for entry in _in_order(on_disk)]
+        ):
             surplus.append(key)
             books.lose_disk(key, MissReason.EVICTED, is_policy_informed=True)
     in_arena = [entry for entry in books.index if entry.state is BlockState.READY]
-    for key in _admit(books.host_policy, in_arena, lambda entry: books.host.footprint_bytes(entry.block_bytes)):
+    in_host = [
+        Survivor(entry.key, books.host.footprint_bytes(entry.block_bytes), entry.parent, is_below=entry.is_on_disk)
+        for entry in _in_order(in_arena)
+    ]
+    for key in settle(TierName.HOST, in_host):
         victim = books.index.get(key)
-        assert victim is not None, "a policy knows what was admitted just now"
-        victim.step(BlockEvent.EVICT)
-        books.finish_eviction(victim)
+        if victim is not None and victim.state is BlockState.READY:  # else it left with the block that it follows
+            victim.step(BlockEvent.EVICT)
+            books.finish_eviction(victim)
     surplus += books.to_unwrite
     books.to_unwrite.clear()
     if surplus and books.disk is not None:
@@ -96,20 +106,9 @@ def _let_go(books: Residency, entry: BlockEntry, surplus: list[BlockKey]) -> Non
     books.index.remove(entry, MissReason.EVICTED)
 
 
-def _admit(policy: Policy[BlockKey], entries: Iterable[BlockEntry], weight_of: Callable[[BlockEntry], int]) -> list[BlockKey]:
-    """Takes survivors into a policy, chain after chain in the order in which they were saved; returns who finds no room."""
-    ordered = sorted(entries, key=lambda entry: entry.generation)
-    left: list[BlockKey] = []
-    for chain in plan_chains(ordered):
-        keys = [entry.key for entry in chain]
-        admission = policy.admit(keys, [weight_of(entry) for entry in chain], _is_pinned, cause=Cause.PREFETCH)
-        left += admission.victims
-        left += reversed(keys[admission.num_admitted :])
-    return left
-
-
-def _is_pinned(_key: BlockKey) -> bool:
-    return False
+def _in_order(entries: Iterable[BlockEntry]) -> list[BlockEntry]:
+    """In the order in which they were saved."""
+    return sorted(entries, key=lambda entry: entry.generation)
 
 
 def _entry_of(record: BlockRecord) -> BlockEntry:

@@ -45,27 +45,27 @@ class RequestTable:
     def first_accesses(self, session: SessionId, request_id: str, keys: Sequence[BlockKey]) -> Sequence[BlockKey]:
         """The keys that the request accesses for the first time, in their order; from now on it has accessed all of them.
 
-        keys — consecutive keys of one chain, head first. Cost: O(1) for a new request and for one that comes back with the same
-        chain or a longer one; otherwise O(n) for each chain it has accessed.
+        keys — consecutive keys of one chain, head first. Cost: O(1) for a new request and for one that has accessed one chain and
+        comes back with the same or a longer one; otherwise O(n) for each chain it has accessed.
         """
         if not request_id or not keys:
             return keys
         chains = self._named(session, request_id).chains
-        for tail, count in chains.items():
-            if len(keys) >= count and keys[count - 1] == tail:
-                del chains[tail]
-                chains[keys[-1]] = len(keys)
-                return keys[count:]
-        above = self._parent_of(keys[0])
+        known = next((count for tail, count in chains.items() if len(keys) >= count and keys[count - 1] == tail), 0)
+        above = self._parent_of(keys[0]) if known == 0 else None
         joined = 0 if above is None else chains.pop(above, 0)
-        first = self._not_in(chains, keys)
-        if first or joined:
-            chains[keys[-1]] = joined + len(keys)
+        if known:
+            del chains[keys[known - 1]]
+        first = self._not_in(chains, keys[known:])
+        if first or known or joined:
+            chains[keys[-1]] = max(joined + len(keys), chains.get(keys[-1], 0))
             if len(chains) > _CHAINS_PER_REQUEST:
                 del chains[next(iter(chains))]
         return first
 
     def _not_in(self, chains: dict[BlockKey, int], keys: Sequence[BlockKey]) -> Sequence[BlockKey]:
+        if not chains or not keys:
+            return keys
         left = dict.fromkeys(keys)
         for tail, count in chains.items():
             key: BlockKey | None = tail

@@ -16,17 +16,22 @@ from collections.abc import Callable, Sequence
 
 from tierkv.index.block_index import BlockIndex
 from tierkv.index.entry import BlockEntry
+from tierkv.index.trail import Trail, What
 from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockEvent, BlockState
-from tierkv.model.outcomes import Extent, MissReason
+from tierkv.model.outcomes import Extent, MissReason, TierName
 from tierkv.placement import planner
+from tierkv.placement.host_room import HostRoom
 from tierkv.placement.retention import Retention
 from tierkv.policies.base import Cause, Policy, Shortfall
 from tierkv.tiers.base import Tier
 from tierkv.tiers.host import HostTier
 
-_DEFRAGMENT_ROUNDS = 4
-"""How often more victims are asked for when room is there but too scattered for a block."""
+_FATES = {
+    planner.Eviction.DROP: "the disk has a copy",
+    planner.Eviction.DEMOTE: "it goes to disk",
+    planner.Eviction.DISCARD: "the disk takes nothing now",
+}
 _IN_HOST_POLICY = (BlockState.RESERVED, BlockState.FILLING, BlockState.READY, BlockState.LEASED)
 
 
@@ -42,12 +47,14 @@ class Residency:
         disk: Tier | None,
         disk_policy: Policy[BlockKey] | None,
         is_disk_writable: Callable[[], bool],
+        trail: Trail,
     ) -> None:
         self.index = index
         self.host = host
         self.host_policy = host_policy
         self.disk = disk
         self.disk_policy = disk_policy
+        self.trail = trail
         self.retention: Retention[BlockKey] = Retention(host_policy.capacity)
         self.counters: Counter[str] = Counter()
         self.to_demote: list[BlockEntry] = []
@@ -55,6 +62,7 @@ class Residency:
         self.to_forget: set[BlockKey] = set()
         self.to_unwrite: list[BlockKey] = []
         self._is_disk_writable = is_disk_writable
+        self._room = HostRoom(host, host_policy, self._is_pinned_in_host, self._evict)
 
     # -- room in the host tier ------------------------------------------------------------------------------------------
 
@@ -64,12 +72,18 @@ class Residency:
         head — the blocks before them. spent — host bytes that the request has added before. What it may not add to a full host
         tier gets an extent of those that the policy leaves free, if the disk takes it from there.
         """
-        placed, shortfall = self._enter(entries, head, Cause.SAVE, spent)
+        placed, shortfall = self._room.enter(entries, head, Cause.SAVE, spent)
         for entry in entries[:placed]:
             entry.step(BlockEvent.RESERVE)
-        if shortfall is Shortfall.CAP and self._is_disk_writable():
-            passing = entries[placed:]
-            extents = self._extents_for(passing)
+        if shortfall is not Shortfall.CAP:
+            return placed
+        passing = entries[placed:]
+        is_disk_writable = self._is_disk_writable()
+        fate = "it goes straight to disk as far as there is room" if is_disk_writable else "it is not kept"
+        why = f"its request has added its share to a full tier; {fate}"
+        self.trail.note(What.PASSED_BY, [entry.key for entry in passing], why, tier=TierName.HOST)
+        if is_disk_writable:
+            extents = self._room.extents_for(passing)
             for entry, extent in zip(passing, extents, strict=False):
                 entry.extent = extent
                 entry.is_passing = True
@@ -82,83 +96,18 @@ class Residency:
 
         Those on disk are FILLING afterwards, the others' demotion is cancelled. They and their head are pinned.
         """
-        num_placed, _ = self._enter(entries, head, cause)
+        num_placed, _ = self._room.enter(entries, head, cause)
+        cancelled: list[BlockKey] = []
         for entry in entries[:num_placed]:
             if entry.state is BlockState.EVICTING:
                 entry.is_passing = False
                 self.became_readable(entry, BlockEvent.TOUCH)
-                self.counters["demotions_cancelled"] += 1
+                cancelled.append(entry.key)
             else:
                 entry.step(BlockEvent.PROMOTE)
+        self.counters["demotions_cancelled"] += len(cancelled)
+        self.trail.note(What.DEMOTION_CANCELLED, cancelled, f"{cause.value}: wanted before it was over", tier=TierName.HOST)
         return num_placed
-
-    def _enter(
-        self, entries: Sequence[BlockEntry], head: Sequence[BlockEntry], cause: Cause, spent: int = 0
-    ) -> tuple[int, Shortfall | None]:
-        """Takes the leading entries into the host policy and gives an extent to those that have none; how many, and why not more."""
-        if not entries:
-            return 0, None
-        keys = [entry.key for entry in entries]
-        weights = [self.host.footprint_bytes(entry.block_bytes) for entry in entries]
-        head_keys = [entry.key for entry in head if entry.key in self.host_policy]
-        protected = set(head_keys)
-        admission = self.host_policy.admit(
-            keys,
-            weights,
-            lambda key: key in protected or self._is_pinned_in_host(key),
-            cause=cause,
-            head=head_keys,
-            spent=spent,
-        )
-        self._evict(admission.victims)
-        admitted = entries[: admission.num_admitted]
-        homeless = [entry for entry in admitted if entry.extent is None]
-        extents = self._extents_for(homeless)
-        for entry, extent in zip(homeless, extents, strict=False):
-            entry.extent = extent
-        num_placed = len(admitted)
-        if len(extents) < len(homeless):
-            num_placed = admitted.index(homeless[len(extents)])
-            num_placed += self._place_scattered(admitted[num_placed:], protected)
-        for entry in admitted[num_placed:]:
-            self.host_policy.on_remove(entry.key)
-        return num_placed, admission.shortfall if num_placed == len(admitted) else Shortfall.PINNED
-
-    def _extents_for(self, entries: Sequence[BlockEntry]) -> list[Extent]:
-        """Extents for the leading entries, of one length and in one piece where possible (a later write is then one too)."""
-        found: list[Extent] = []
-        for block_bytes, alike in itertools.groupby(entries, key=lambda entry: entry.block_bytes):
-            count = sum(1 for _ in alike)
-            extents = self.host.reserve(count, block_bytes)
-            found += extents
-            if len(extents) < count:
-                break
-        return found
-
-    def _place_scattered(self, entries: Sequence[BlockEntry], protected: set[BlockKey]) -> int:
-        """Extents for admitted entries that found bytes enough, only not in one piece: evicts beyond need until each fits.
-
-        Bytes that are still on their way down are not worth a good block.
-        """
-        for idx, entry in enumerate(entries):
-            if entry.extent is None and not self._place_one_scattered(entry, protected):
-                return idx
-        return len(entries)
-
-    def _place_one_scattered(self, entry: BlockEntry, protected: set[BlockKey]) -> bool:
-        weight = self.host.footprint_bytes(entry.block_bytes)
-        for _ in range(_DEFRAGMENT_ROUNDS):
-            if self.host.capacity_bytes - self.host.used_bytes < weight:
-                return False
-            victims = self.host_policy.make_room(weight, lambda key: key in protected or self._is_pinned_in_host(key))
-            if not victims:
-                return False
-            self._evict(victims)
-            extents = self.host.reserve(1, entry.block_bytes)
-            if extents:
-                entry.extent = extents[0]
-                return True
-        return False
 
     def _is_pinned_in_host(self, key: BlockKey) -> bool:
         entry = self.index.get(key)
@@ -169,19 +118,25 @@ class Residency:
         if not victims:
             return
         is_disk_writable = self._is_disk_writable()
-        demoted: list[BlockEntry] = []
+        by_fate: dict[planner.Eviction, list[BlockEntry]] = {}
         for key in victims:
             entry = self.index.get(key)
             assert entry is not None, "a policy names only resident keys"
             how = planner.plan_eviction(is_on_disk=entry.is_on_disk, is_disk_writable=is_disk_writable)
-            self.counters[f"evictions_{how.value}"] += 1
-            entry.step(BlockEvent.EVICT)
-            if how is planner.Eviction.DEMOTE:
-                entry.moves += 1
-                demoted.append(entry)
-            else:
-                self.finish_eviction(entry)
-        self.to_demote.extend(reversed(demoted))
+            by_fate.setdefault(how, []).append(entry)
+        rule = _rule_of(self.host_policy)
+        for how, entries in by_fate.items():
+            self.counters[f"evictions_{how.value}"] += len(entries)
+            what = What.DEMOTED if how is planner.Eviction.DEMOTE else What.EVICTED
+            self.trail.note(what, [entry.key for entry in entries], f"{rule}; {_FATES[how]}", tier=TierName.HOST)
+            for entry in entries:
+                entry.step(BlockEvent.EVICT)
+                self.counters["evicted_bytes"] += entry.block_bytes
+                if how is planner.Eviction.DEMOTE:
+                    entry.moves += 1
+                else:
+                    self.finish_eviction(entry)
+        self.to_demote.extend(reversed(by_fate.get(planner.Eviction.DEMOTE, [])))
 
     def finish_eviction(self, entry: BlockEntry) -> None:
         """The host copy of an EVICTING block goes; its entry stays while the disk holds it."""
@@ -313,6 +268,9 @@ class Residency:
         return list(victims)
 
     def _lose_victims(self, victims: Sequence[BlockKey]) -> None:
+        assert self.disk_policy is not None
+        if victims:
+            self.trail.note(What.EVICTED, victims, _rule_of(self.disk_policy), tier=TierName.DISK)
         for victim in victims:
             self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
         self.counters["disk_evictions"] += len(victims)
@@ -365,6 +323,13 @@ class Residency:
             self.disk_policy.check_integrity()
             unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
             assert not unknown, unknown  # what no policy knows could never leave the disk
+
+
+def _rule_of(policy: Policy[BlockKey]) -> str:
+    """By what rule victims were chosen just now, for people."""
+    state = policy.state()
+    steering = f" (w {state.w:.2f})" if state.name == "arc-age" else f" (p {state.p:.0f})" if state.p else ""
+    return f"{state.name}{steering}: the least wanted and what follows it, to make room"
 
 
 def _disk_entry_of(entry: BlockEntry) -> BlockEntry:

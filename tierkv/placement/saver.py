@@ -133,6 +133,11 @@ class Saver:
         self._adviser.take([entry for entry in entries if self._books.index.is_current(entry)], reservation.hints)
         return entries
 
+    def hints_of(self, session: SessionId, reservation_id: int) -> Hints:
+        """What the call that reserved said of its blocks."""
+        reservation = self.reservations.get(reservation_id, session)
+        return NO_HINTS if reservation is None else reservation.hints
+
     def _drop_orphans(self, entries: Sequence[BlockEntry]) -> None:
         """What follows a block that went while this one was written could never be found: it goes too."""
         index = self._books.index

@@ -25,49 +25,21 @@ Bad at: loops longer than the cache (like LRU).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from tierkv.errors import InvalidRequestError
 from tierkv.model.chains import Chains
-from tierkv.policies.base import Admission, Cause, PolicyState, Shortfall
-from tierkv.policies.ghosts import GhostLists
-from tierkv.policies.recency import RecencyList
+from tierkv.policies.arc_books import ANCIENT, W_LIMIT, ArcBooks, Rule
+from tierkv.policies.base import Admission, Cause, Shortfall
 from tierkv.policies.suffix import SuffixSelector, num_fitting
 
 K = TypeVar("K", bound=Hashable)
 
 _CAP_SHARE = 8
 """A request adds at most this part of a full cache."""
-_GHOST_SHARE = 2
-"""Ghosts weigh at most this many capacities."""
-_W_START, _W_LIMIT, _W_STEP = 1.0, 4.0, 0.8
-_ANCIENT = -(1 << 62)
-"""Moments from here down are those of entries that are to leave first, under every rule; the earliest before the others."""
+_W_STEP = 0.8
 
 
-class Rule(StrEnum):
-    """Whose oldest entry leaves."""
-
-    AGE = "age"
-    SIZE = "size"
-    PAPER = "paper"
-
-
-@dataclass(frozen=True, slots=True)
-class ArcSnapshot(Generic[K]):
-    """The lists of an ArcPolicy, keys from most to least recent, and what steers them."""
-
-    t1: tuple[K, ...]
-    t2: tuple[K, ...]
-    b1: tuple[K, ...]
-    b2: tuple[K, ...]
-    p: float
-    w: float
-
-
-class ArcPolicy(Generic[K]):
+class ArcPolicy(ArcBooks[K]):
     """Weighted ARC; the contract is `tierkv.policies.base.Policy`.
 
     Every event costs O(1) a key; `admit` and `make_room` also for each pinned entry older than the last victim.
@@ -75,50 +47,19 @@ class ArcPolicy(Generic[K]):
 
     def __init__(self, capacity: int, chains: Chains[K] | None = None, *, rule: Rule = Rule.AGE) -> None:
         """capacity — the largest resident weight, at least 1; InvalidRequestError below. chains — who follows whom (None: nobody)."""
-        if capacity < 1:
-            raise InvalidRequestError("a policy needs a capacity of at least 1", capacity=capacity)
-        self.capacity = capacity
-        self.rule = rule
+        super().__init__(capacity, rule)
         self._chains: Chains[K] = Chains() if chains is None else chains
-        self._cap = max(1, capacity // _CAP_SHARE) if rule is not Rule.PAPER else capacity
-        self._t1: RecencyList[K] = RecencyList()
-        self._t2: RecencyList[K] = RecencyList()
-        self._ghosts: GhostLists[K] = GhostLists()
-        self._touched_at: dict[K, int] = {}
-        self._now = 0
-        self._ancient = _ANCIENT
-        self._p = 0.0
-        self._w = _W_START
-        self._hits_b1 = 0
-        self._hits_b2 = 0
-        self._survival = 0
-
-    @property
-    def used(self) -> int:
-        return self._t1.total + self._t2.total
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._touched_at
-
-    def __len__(self) -> int:
-        return len(self._touched_at)
 
     def __iter__(self) -> Iterator[K]:
         selector = self._collect(self.used, lambda key: False, after_b2=False)
         return iter(selector.victims)
-
-    def snapshot(self) -> ArcSnapshot[K]:
-        """A copy of the state, for tests and explanations. O(n)."""
-        lists = (self._t1, self._t2, self._ghosts.b1, self._ghosts.b2)
-        t1, t2, b1, b2 = (tuple(reversed(entries)) for entries in lists)
-        return ArcSnapshot(t1=t1, t2=t2, b1=b1, b2=b2, p=self._p, w=self._w)
 
     # -- events ----------------------------------------------------------------------------------------------------------
 
     def on_access(self, keys: Sequence[K]) -> None:
         self._now += 1
         t1, t2 = self._t1, self._t2
-        for key in [key for key in keys if key not in t2]:
+        for key in t2.missing(keys):
             t2.append(key, t1.pop(key))
         t2.touch_all(reversed(keys))
         self._touched_at.update(dict.fromkeys(keys, self._now))
@@ -133,14 +74,14 @@ class ArcPolicy(Generic[K]):
         head: Sequence[K] = (),
         spent: int = 0,
     ) -> Admission[K]:
-        num_wanted = self._num_allowed(weights, spent) if cause is Cause.SAVE else len(keys)
-        wanted, sizes = keys[:num_wanted], weights[:num_wanted]
+        num_wanted = self._num_wanted(weights, cause, spent)
+        sizes = weights[:num_wanted]
         free = self.capacity - self.used
         needed = sum(sizes) - free
         is_access = cause is not Cause.PREFETCH
         self._now += is_access
         before = self._p, self._w, self._hits_b1, self._hits_b2
-        after_b2 = self._learn(wanted, is_access=is_access)
+        after_b2 = self._learn(keys[:num_wanted], is_access=is_access)
         num_admitted = num_wanted
         victims: tuple[K, ...] = ()
         if needed > 0:
@@ -149,28 +90,21 @@ class ArcPolicy(Generic[K]):
                 num_admitted = num_fitting(sizes, free + selector.weight)
                 # Who stays outside has taught nothing.
                 self._p, self._w, self._hits_b1, self._hits_b2 = before
-                after_b2 = self._learn(wanted[:num_admitted], is_access=is_access)
+                after_b2 = self._learn(keys[:num_admitted], is_access=is_access)
                 selector = self._collect(sum(sizes[:num_admitted]) - free, is_pinned, after_b2=after_b2)
-            victims = self._evict(selector)
-        self._insert(wanted[:num_admitted], sizes, head, is_access=is_access)
-        if num_admitted < num_wanted:
-            return Admission(num_admitted, victims, Shortfall.PINNED)
-        if num_wanted < len(keys):
-            self._pass_by(keys[num_wanted:], weights[num_wanted:])
-            return Admission(num_admitted, victims, Shortfall.CAP)
-        return Admission(num_admitted, victims)
+            victims = tuple(selector.victims)
+        shortfall = Shortfall.PINNED if num_admitted < num_wanted else Shortfall.CAP if num_wanted < len(keys) else None
+        outcome = Admission(num_admitted, victims, shortfall)
+        self._apply(keys, weights, outcome, head, is_access=is_access)
+        return outcome
 
     def make_room(self, weight: int, is_pinned: Callable[[K], bool]) -> tuple[K, ...]:
         selector = self._collect(weight, is_pinned, after_b2=False)
         if selector.weight < weight:
             return ()
-        victims = self._evict(selector)
-        self._trim_ghosts()
+        victims = tuple(selector.victims)
+        self.let_go(victims)
         return victims
-
-    def on_remove(self, key: K) -> None:
-        del self._touched_at[key]
-        (self._t1 if key in self._t1 else self._t2).pop(key)
 
     def expire_first(self, keys: Sequence[K]) -> None:
         self._t1.make_oldest([key for key in keys if key in self._t1])
@@ -181,10 +115,13 @@ class ArcPolicy(Generic[K]):
 
     # -- who comes in ----------------------------------------------------------------------------------------------------
 
-    def _num_allowed(self, weights: Sequence[int], spent: int) -> int:
+    def _num_wanted(self, weights: Sequence[int], cause: Cause, spent: int) -> int:
         """How many leading entries one request may add: what fits without anybody leaving, or else its share of a full cache."""
+        if cause is not Cause.SAVE:
+            return len(weights)
         total = sum(weights)
-        allowed = max(self.capacity - self.used, self._cap - spent)
+        cap = self.capacity if self.rule is Rule.PAPER else max(1, self.capacity // _CAP_SHARE)
+        allowed = max(self.capacity - self.used, cap - spent)
         if total <= allowed:
             return len(weights)
         # The first entry may be heavier than the share, not than the cache; a request adds something.
@@ -205,12 +142,21 @@ class ArcPolicy(Generic[K]):
             self._hits_b1 += 1
             step = max(1.0, b2.total / b1.total) * b1.weight(key)
             self._p = min(float(self.capacity), self._p + step)
-            self._w = max(-_W_LIMIT, self._w - _W_STEP * step / self.capacity)
+            self._w = max(-W_LIMIT, self._w - _W_STEP * step / self.capacity)
         else:
             self._hits_b2 += 1
             step = max(1.0, b1.total / b2.total) * b2.weight(key)
             self._p = max(0.0, self._p - step)
-            self._w = min(_W_LIMIT, self._w + _W_STEP * step / self.capacity)
+            self._w = min(W_LIMIT, self._w + _W_STEP * step / self.capacity)
+
+    def _apply(
+        self, keys: Sequence[K], weights: Sequence[int], outcome: Admission[K], head: Sequence[K], *, is_access: bool
+    ) -> None:
+        num_admitted = outcome.num_admitted
+        self._evict(outcome.victims)
+        self._insert(keys[:num_admitted], weights, head, is_access=is_access)
+        if outcome.shortfall is Shortfall.CAP:
+            self._pass_by(keys[num_admitted:], weights[num_admitted:])
 
     def _insert(self, keys: Sequence[K], weights: Sequence[int], head: Sequence[K], *, is_access: bool) -> None:
         """Takes entries in, tail first: ghosts into T2 (without an access: into the list they left), others into T1."""
@@ -224,7 +170,7 @@ class ArcPolicy(Generic[K]):
                 ghosts.pop(key)
             (t2 if to_t2 else t1).append(key, weights[idx])
         self._touched_at.update(dict.fromkeys(keys, self._now))
-        # The head of a request has an access of its own, the head of a prefetch has none that would make it as young as its tail.
+        # A request accesses its head beside this; that of a prefetch has no access, yet must not leave before what came for it.
         if not is_access and keys:
             self._touched_at.update(dict.fromkeys(head, self._now))
         for entries, weight_before in ((t1, used[0]), (t2, used[1])):
@@ -267,65 +213,38 @@ class ArcPolicy(Generic[K]):
 
     def _is_t1_first(self, one: K, two: K, t1_weight: int, *, after_b2: bool) -> bool:
         one_at, two_at = self._touched_at[one], self._touched_at[two]
-        if one_at <= _ANCIENT or two_at <= _ANCIENT:
+        if one_at <= ANCIENT or two_at <= ANCIENT:
             return one_at < two_at
         if self.rule is Rule.AGE:
             factor: float = 2.0**self._w
             return (self._now - one_at) * factor >= self._now - two_at
         return t1_weight > self._p or (after_b2 and t1_weight == self._p)
 
-    def _weight_of(self, key: K) -> int:
-        return (self._t1 if key in self._t1 else self._t2).weight(key)
+    def let_go(self, keys: Sequence[K]) -> None:
+        self._evict(keys)
+        self._trim_ghosts()
 
-    def _evict(self, selector: SuffixSelector[K]) -> tuple[K, ...]:
-        aged = (at for victim in reversed(selector.victims) if (at := self._touched_at[victim]) != _ANCIENT)
+    def _evict(self, victims: Sequence[K]) -> None:
+        aged = (at for victim in reversed(victims) if (at := self._touched_at[victim]) > ANCIENT)
         self._survival = self._now - next(aged, self._now - self._survival)
-        for victim in selector.victims:
+        for victim in victims:
             del self._touched_at[victim]
             from_t2 = victim in self._t2
             self._ghosts.append(victim, (self._t2 if from_t2 else self._t1).pop(victim), to_b2=from_t2)
-        return tuple(selector.victims)
 
-    def _trim_ghosts(self) -> None:
-        ghosts = self._ghosts
-        if self.rule is not Rule.PAPER:
-            ghosts.trim(_GHOST_SHARE * self.capacity)
-            return
-        # Both loops end: T1 + T2 <= c holds here, so that without ghosts neither bound can be exceeded.
-        while self._t1.total + ghosts.b1.total > self.capacity:
-            ghosts.drop_oldest_of(ghosts.b1)
-        while self.used + ghosts.total > 2 * self.capacity:
-            ghosts.drop_oldest_of(ghosts.b2)
+    # -- led through what another one decided ----------------------------------------------------------------------------------
 
-    # -- what it tells ---------------------------------------------------------------------------------------------------
+    def replay_admit(
+        self, keys: Sequence[K], weights: Sequence[int], outcome: Admission[K], *, cause: Cause, head: Sequence[K] = ()
+    ) -> None:
+        is_access = cause is not Cause.PREFETCH
+        self._now += is_access
+        self._learn(keys[: outcome.num_admitted], is_access=is_access)
+        self._apply(keys, weights, outcome, head, is_access=is_access)
 
-    def state(self) -> PolicyState:
-        return PolicyState(
-            name=f"arc-{self.rule}",
-            t1_weight=self._t1.total,
-            t2_weight=self._t2.total,
-            b1_keys=len(self._ghosts.b1),
-            b2_keys=len(self._ghosts.b2),
-            ghost_hits_b1=self._hits_b1,
-            ghost_hits_b2=self._hits_b2,
-            p=self._p,
-            w=self._w,
-            events=self._now,
-            survival=self._survival,
-        )
-
-    def check_integrity(self) -> None:
-        self._t1.check_integrity()
-        self._t2.check_integrity()
-        self._ghosts.check_integrity()
-        assert set(self._touched_at) == {*self._t1, *self._t2}, "a resident entry without its moment"
-        assert len(self._t1) + len(self._t2) == len(self._touched_at), "a key is in T1 and T2"
-        assert not any(key in self._ghosts for key in self._touched_at), "a ghost is resident"
-        assert self.used <= self.capacity, f"used {self.used} of {self.capacity}"
-        assert 0 <= self._p <= self.capacity, f"p is {self._p}"
-        assert -_W_LIMIT <= self._w <= _W_LIMIT, f"w is {self._w}"
-        if self.rule is Rule.PAPER:
-            assert self._t1.total + self._ghosts.b1.total <= self.capacity, f"T1 + B1 exceed {self.capacity}"
-            assert self.used + self._ghosts.total <= 2 * self.capacity, f"entries and ghosts exceed 2 * {self.capacity}"
-        else:
-            assert self._ghosts.total <= _GHOST_SHARE * self.capacity, f"ghosts exceed {_GHOST_SHARE} * {self.capacity}"
+    def resize(self, capacity: int) -> tuple[K, ...]:
+        self.capacity = capacity
+        self._p = min(self._p, float(capacity))
+        victims = self.make_room(self.used - capacity, lambda _: False) if self.used > capacity else ()
+        self._trim_ghosts()
+        return victims

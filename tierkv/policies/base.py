@@ -45,6 +45,16 @@ class Admission(Generic[K]):
 
 
 @dataclass(frozen=True, slots=True)
+class Survivor(Generic[K]):
+    """An entry that is there when a policy is put back: what it weighs, whom it follows, and whether a lower tier has it too."""
+
+    key: K
+    weight: int
+    parent: K | None
+    is_below: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyState:
     """What a policy tells of itself, for metrics and explanations. Weights are those of its lists; what it has not is zero."""
 
@@ -71,6 +81,7 @@ class Policy(Protocol[K]):
     2. `on_access`, `on_remove` and `expire_first` are called for resident keys only, each at most once, `on_access` head first.
     3. Weights are positive and do not change while an entry is resident.
     4. The ancestors of who is being admitted are pinned. Those of who is pinned are too, or the policy finds out at the cost of a walk.
+    5. A sequence that was passed in is not changed afterwards: what follows the policy may keep it instead of a copy.
 
     The implementation must:
     1. Admit the longest leading run that fits and is allowed. Victims were resident and not pinned; when the call returns they

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from tierkv.policies.image import PolicyImage
 from tierkv.policies.recency import RecencyList
 
 K = TypeVar("K", bound=Hashable)
@@ -56,6 +57,18 @@ class GhostLists(Generic[K]):
             one, two = self.b1.oldest(), self.b2.oldest()
             is_b1_older = two is None or (one is not None and self._left_at[one] < self._left_at[two])
             self.drop_oldest_of(self.b1 if is_b1_older else self.b2)
+
+    def order(self) -> list[K]:
+        """All keys, who left longest ago first. O(n)."""
+        return list(self._left_at)  # whoever leaves again was taken out before
+
+    def restore(self, image: PolicyImage[K]) -> None:
+        """Becomes the ghosts of an image. O(n)."""
+        weights = image.weight_of()
+        self.b1.restore((key for key in image.ghosts if key not in image.in_b2), weights)
+        self.b2.restore((key for key in image.ghosts if key in image.in_b2), weights)
+        self._left_at = {key: idx for idx, key in enumerate(image.ghosts, start=1)}
+        self._now = len(self._left_at)
 
     def check_integrity(self) -> None:
         """Raises AssertionError where the two lists and the order do not agree. O(n)."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from tierkv.errors import InvalidRequestError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.chains import Chains
 from tierkv.policies.base import Admission, Cause, PolicyState, Shortfall
+from tierkv.policies.image import PolicyImage
 from tierkv.policies.recency import RecencyList
 from tierkv.policies.suffix import SuffixSelector, num_fitting
 
@@ -68,16 +69,25 @@ class LruPolicy(Generic[K]):
             num_admitted = num_fitting(weights, free + selector.weight)
             if num_admitted < len(keys):
                 selector = self._collect(sum(weights[:num_admitted]) - free, is_pinned)
-            victims = self._evict(selector)
-        for idx in range(num_admitted - 1, -1, -1):
+            victims = tuple(selector.victims)
+        outcome = Admission(num_admitted, victims, None if num_admitted == len(keys) else Shortfall.PINNED)
+        self._apply(keys, weights, outcome, head)
+        return outcome
+
+    def _apply(self, keys: Sequence[K], weights: Sequence[int], outcome: Admission[K], head: Sequence[K]) -> None:
+        self.let_go(outcome.victims)
+        for idx in range(outcome.num_admitted - 1, -1, -1):
             self._resident.append(keys[idx], weights[idx])
-        if num_admitted:
+        if outcome.num_admitted:
             self._resident.touch_all(reversed(head))
-        return Admission(num_admitted, victims, None if num_admitted == len(keys) else Shortfall.PINNED)
 
     def make_room(self, weight: int, is_pinned: Callable[[K], bool]) -> tuple[K, ...]:
         selector = self._collect(weight, is_pinned)
-        return self._evict(selector) if selector.weight >= weight else ()
+        if selector.weight < weight:
+            return ()
+        victims = tuple(selector.victims)
+        self.let_go(victims)
+        return victims
 
     def _collect(self, needed: int, is_pinned: Callable[[K], bool]) -> SuffixSelector[K]:
         selector = SuffixSelector(self._chains, self._resident, self._resident.weight, is_pinned)
@@ -87,16 +97,46 @@ class LruPolicy(Generic[K]):
             selector.take(key)
         return selector
 
-    def _evict(self, selector: SuffixSelector[K]) -> tuple[K, ...]:
-        for victim in selector.victims:
-            self._resident.pop(victim)
-        return tuple(selector.victims)
-
     def on_remove(self, key: K) -> None:
         self._resident.pop(key)
 
     def expire_first(self, keys: Sequence[K]) -> None:
         self._resident.make_oldest(keys)
+
+    def export_image(self) -> PolicyImage[K]:
+        image: PolicyImage[K] = PolicyImage("lru", self.capacity, t1=list(self._resident))
+        self._resident.copy_to(image.keys, image.weights)
+        return image
+
+    def restore_image(self, image: PolicyImage[K]) -> None:
+        if image.name != "lru":
+            raise DataError("this is the state of another policy", found=image.name, policy="lru")
+        self.capacity = image.capacity
+        self._resident.restore(image.t1, image.weight_of())
+
+    def replay_admit(
+        self,
+        keys: Sequence[K],
+        weights: Sequence[int],
+        outcome: Admission[K],
+        *,
+        cause: Cause,
+        head: Sequence[K] = (),
+        spent: int = 0,
+    ) -> None:
+        del cause, spent
+        self._apply(keys, weights, outcome, head)
+
+    def let_go(self, keys: Sequence[K]) -> None:
+        for key in keys:
+            self._resident.pop(key)
+
+    def pass_time(self, num_events: int) -> None:
+        """It has none."""
+
+    def resize(self, capacity: int) -> tuple[K, ...]:
+        self.capacity = capacity
+        return self.make_room(self.used - capacity, lambda _: False) if self.used > capacity else ()
 
     def state(self) -> PolicyState:
         return PolicyState("lru", t1_weight=self._resident.total)

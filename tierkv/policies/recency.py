@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -49,6 +49,11 @@ class RecencyList(Generic[K]):
         self._weights[key] = weight
         self.total += weight
 
+    def missing(self, keys: Sequence[K]) -> list[K]:
+        """Those of `keys` that are not in the list."""
+        weights = self._weights
+        return [key for key in keys if key not in weights]
+
     def touch_all(self, keys: Iterable[K]) -> None:
         """Makes keys that are in the list the most recent, the last of them most of all."""
         move_to_end = self._weights.move_to_end
@@ -71,6 +76,17 @@ class RecencyList(Generic[K]):
         key, weight = self._weights.popitem(last=False)
         self.total -= weight
         return key
+
+    def copy_to(self, keys: list[K], weights: list[int]) -> None:
+        """Adds its keys and their weights, in no order: many times quicker than in the list's. O(n)."""
+        entries: dict[K, int] = self._weights
+        keys.extend(dict.keys(entries))
+        weights.extend(dict.values(entries))
+
+    def restore(self, keys: Iterable[K], weights: Mapping[K, int]) -> None:
+        """Becomes the list of these keys, least recent first. O(n)."""
+        self._weights = OrderedDict((key, weights[key]) for key in keys)
+        self.total = sum(self._weights.values())
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless weights are positive and sum to `total`. O(n)."""

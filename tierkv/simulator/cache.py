@@ -28,23 +28,34 @@ class Served(NamedTuple):
 
 
 _NOTHING = Served(0, 0)
+_HEADROOM_SHARE = 19
+"""The policy's capacity in units of what it leaves free of the arena (95 % to 5 %)."""
 
 
 class TierCache:
     """Holds full blocks of weight 1. A request costs O(its blocks) beside what the policies do."""
 
     def __init__(
-        self, make_policy: PolicyMaker, host_blocks: int, disk_blocks: int | None = None, *, write_back: bool = False
+        self,
+        make_policy: PolicyMaker,
+        host_blocks: int,
+        disk_blocks: int | None = None,
+        *,
+        write_back: bool = False,
+        staging_blocks: int | None = None,
     ) -> None:
         """host_blocks, disk_blocks — capacities, at least 1; no disk where None.
 
         write_back — a block goes to disk when it leaves the host (durability `volatile`), else right after its request (`interval`).
+        staging_blocks — how many blocks of one request can pass through the host straight to disk; None: the daemon's headroom, a
+        twentieth of its arena.
         """
         self.chains: Chains[int] = Chains()
         self.host = make_policy(host_blocks, self.chains)
         self.disk = None if disk_blocks is None else make_policy(disk_blocks, self.chains)
         self.disk_writes = 0
         """Blocks written to disk."""
+        self._staging_blocks = host_blocks // _HEADROOM_SHARE if staging_blocks is None else staging_blocks
         self._is_write_back = write_back
         self._parents: dict[int, int] = {}
 
@@ -118,7 +129,8 @@ class TierCache:
         self._leave_host(admission.victims, is_mine)
         num_stored = num_in_host = admission.num_admitted
         if self.disk is not None:
-            num_wanted = len(fresh) if admission.shortfall is Shortfall.CAP else num_in_host
+            passing = self._staging_blocks if admission.shortfall is Shortfall.CAP else 0
+            num_wanted = min(len(fresh), num_in_host + passing)
             first = num_in_host if self._is_write_back else 0
             num_written = self._write(fresh[first:num_wanted], keys[: num_held + first], is_mine)
             num_stored = max(num_in_host, first + num_written)
@@ -140,7 +152,7 @@ class TierCache:
         if disk is None or not keys:
             return 0
         on_disk = [key for key in head if key in disk]
-        admission = disk.admit(keys, [1] * len(keys), is_pinned, cause=Cause.SAVE, head=on_disk)
+        admission = disk.admit(keys, [1] * len(keys), is_pinned, cause=Cause.LOAD, head=on_disk)
         self.disk_writes += admission.num_admitted
         self._forget(admission.victims)
         return admission.num_admitted

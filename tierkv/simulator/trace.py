@@ -194,6 +194,11 @@ class TraceWriter:
         self._ids: dict[Hashable, int] = {}
         self._sessions: dict[Hashable, int] = {}
 
+    @property
+    def num_unique(self) -> int:
+        """Different blocks so far."""
+        return len(self._ids)
+
     def append(
         self,
         ids: Sequence[Hashable],
@@ -202,11 +207,12 @@ class TraceWriter:
         input_tokens: int,
         output_tokens: int = 0,
         session: Hashable | None = None,
+        block_tokens: Sequence[int] | None = None,
     ) -> None:
         """Adds one request; O(ids).
 
         ids — the prompt's blocks, head first, each naming its block and everything before it; no request without a block is
-        written. Raises CapacityError, and writes nothing, where the table is full: close this trace and begin another.
+        written. block_tokens — tokens of each, where all of them are full. Raises CapacityError, and writes nothing, where the table is full: close this trace and begin another.
         """
         if not ids:
             return
@@ -221,6 +227,8 @@ class TraceWriter:
         }
         if session is not None:
             fields["session"] = self._sessions.setdefault(session, len(self._sessions))
+        if block_tokens is not None:
+            fields["block_tokens"] = list(block_tokens)
         self._stream.write(json.dumps(fields).encode() + b"\n")
 
     def close(self) -> None:

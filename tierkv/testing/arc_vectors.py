@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tierkv.errors import InvalidRequestError
-from tierkv.policies.arc import ArcPolicy, ArcSnapshot, Rule
+from tierkv.policies.arc import ArcPolicy
+from tierkv.policies.arc_books import ArcSnapshot, Rule
 from tierkv.policies.base import Cause
 
 TOLERANCE_P = 1e-6

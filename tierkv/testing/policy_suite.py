@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -202,7 +203,7 @@ class PolicyContract(ABC):
         for key in (1, 3, 4, 5, 6):
             assert driver.request(key) == fresh.request(key)
         assert list(driver.policy) == list(fresh.policy)
-        assert driver.policy.state() == fresh.policy.state()
+        assert replace(driver.policy.state(), events=0) == replace(fresh.policy.state(), events=0)
 
     def test_expired_entries_leave_first_the_last_of_them_before_the_others(self) -> None:
         driver = self.full()

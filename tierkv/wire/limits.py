@@ -8,6 +8,7 @@ PROTOCOL_VERSION = 1
 
 SESSION_METADATA = "tierkv-session-bin"
 ERROR_METADATA = "tierkv-error-bin"
+RECORDING_METADATA = "tierkv-recording"
 AUTHORIZATION_METADATA = "authorization"
 
 KEYS_PER_CALL = 65_536

@@ -13,7 +13,7 @@ from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId, namespace_id
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.model.outcomes import Durability, MissReason, ReserveOutcome, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, MissReason, PolicyStats, ReserveOutcome, StoreStats, TierName, TierStats
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
 
@@ -70,6 +70,15 @@ def tier_numbers(tiers: Iterable[TierName]) -> list[int]:
 def tiers_of(numbers: Iterable[int]) -> tuple[TierName, ...]:
     """Raises DataError for a tier that this version does not know."""
     return tuple(_known(_TIERS, number, "tier") for number in numbers)
+
+
+def tier_number(tier: TierName | None) -> int:
+    return 0 if tier is None else _TIER_NUMBERS[tier]
+
+
+def tier_of(number: int) -> TierName | None:
+    """None for "unspecified". Raises DataError for a tier that this version does not know."""
+    return None if number == 0 else _known(_TIERS, number, "tier")
 
 
 def miss_number(miss: MissReason | None) -> int:
@@ -187,6 +196,22 @@ def stats_message(stats: StoreStats) -> pb.StatsReply:
         reservations=stats.reservations,
         counters=stats.counters,
         degraded=stats.degraded,
+        policies=[
+            pb.PolicyStats(
+                tier=policy.tier,
+                name=policy.name,
+                t1_bytes=policy.t1_bytes,
+                t2_bytes=policy.t2_bytes,
+                b1_keys=policy.b1_keys,
+                b2_keys=policy.b2_keys,
+                ghost_hits_b1=policy.ghost_hits_b1,
+                ghost_hits_b2=policy.ghost_hits_b2,
+                p=policy.p,
+                w=policy.w,
+            )
+            for policy in stats.policies
+        ],
+        write_budget_left_bytes=stats.write_budget_left_bytes,
     )
 
 
@@ -202,4 +227,21 @@ def stats_of(message: pb.StatsReply) -> StoreStats:
         reservations=message.reservations,
         counters=dict(message.counters),
         degraded=tuple(message.degraded),
+        policies=tuple(_policy_of(policy) for policy in message.policies),
+        write_budget_left_bytes=message.write_budget_left_bytes if message.HasField("write_budget_left_bytes") else None,
+    )
+
+
+def _policy_of(message: pb.PolicyStats) -> PolicyStats:
+    return PolicyStats(
+        tier=TierName(message.tier),
+        name=message.name,
+        t1_bytes=message.t1_bytes,
+        t2_bytes=message.t2_bytes,
+        b1_keys=message.b1_keys,
+        b2_keys=message.b2_keys,
+        ghost_hits_b1=message.ghost_hits_b1,
+        ghost_hits_b2=message.ghost_hits_b2,
+        p=message.p,
+        w=message.w,
     )

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.unit.placement.conftest import BLOCK_BYTES, ROOM_BLOCKS
+from tests.unit.placement.conftest import BLOCK_BYTES, ROOM_BLOCKS, use_host_policy
 from tests.unit.placement.test_residency import chain_of, commit, entry_of, key_of, reserve, store_on_disk
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import MissReason
@@ -125,7 +125,7 @@ class TestPassing:
     @pytest.fixture
     def books(self, books):
         # The policy leaves a quarter of the arena free.
-        books.host_policy = ArcPolicy(6 * BLOCK_BYTES, books.index.chains)
+        use_host_policy(books, ArcPolicy(6 * BLOCK_BYTES, books.index.chains))
         return books
 
     def test_beyond_its_share_a_block_leaves_as_soon_as_it_is_there(self, books):

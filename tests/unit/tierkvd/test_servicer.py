@@ -95,6 +95,44 @@ async def test_a_parent_of_another_length_and_an_unknown_durability_are_named(ri
         assert "77" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("hints", "sentence"),
+    [
+        (pb.Hints(request_id="r" * 65), "request id"),
+        (pb.Hints(priority=9), "priority"),  # type: ignore[arg-type]  # no number of the enum
+        (pb.Hints(expected_idle_s=-1.0), "expected_idle_s"),
+        (pb.Hints(pin_until_s=float("nan")), "pin_until_s"),
+    ],
+)
+async def test_hints_that_cannot_be_are_named_and_change_nothing(rig, hints, sentence):
+    async with rig.session() as (_, metadata):
+        await rig.register(metadata)
+        kept = {"metadata": metadata, "timeout": TIMEOUT_S}
+        header = pb.PutRequest(header=pb.PutHeader(namespace_id=NAMESPACE, keys=KEYS[0], hints=hints))
+        calls = [
+            rig.stub.Reserve(pb.ReserveRequest(namespace_id=NAMESPACE, keys=KEYS[0], hints=hints), **kept),
+            rig.stub.Acquire(pb.AcquireRequest(namespace_id=NAMESPACE, keys=KEYS[0], hints=hints), **kept),
+            rig.stub.Advise(pb.AdviseRequest(namespace_id=NAMESPACE, keys=KEYS[0], hints=hints), **kept),
+            rig.stub.Put(iter([header]), **kept),
+            rig.stub.Get(pb.GetRequest(namespace_id=NAMESPACE, keys=KEYS[0], hints=hints), **kept).read(),
+        ]
+        for call in calls:
+            error = await failure_of(call)
+            assert isinstance(error, InvalidRequestError)
+            assert sentence in str(error)
+        stats = rig.store.stats()
+        assert (stats.reservations, stats.leases) == (0, 0)
+
+
+async def test_advice_reaches_the_store(rig):
+    async with rig.session(shares_memory=False) as (_, metadata):
+        await rig.register(metadata)
+        await rig.save(metadata, KEYS[:2])
+        request = pb.AdviseRequest(namespace_id=NAMESPACE, keys=b"".join(KEYS[:4]), hints=pb.Hints(pin_until_s=4e9))
+        assert (await rig.stub.Advise(request, metadata=metadata, timeout=TIMEOUT_S)).advised == 2
+        assert [rig.store._books.retention.is_pinned(key) for key in KEYS[:3]] == [True, True, False]
+
+
 async def test_an_impossible_layout_is_refused(rig):
     async with rig.session() as (_, metadata):
         request = pb.RegisterRequest(identity=pb.Identity(weights="w"), layout=pb.Layout(shape=[1], dtype="float7", block_tokens=1))

@@ -1,12 +1,15 @@
 """Values ⇄ messages: round trips, and what malformed input gets."""
 
+import dataclasses
+
 import pytest
 
 from tierkv.errors import DataError, InvalidRequestError
+from tierkv.model.hints import NO_HINTS, Hints, Priority
 from tierkv.model.keys import BlockKey
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.model.outcomes import Durability, MissReason, ReserveOutcome, StoreStats, TierName, TierStats
+from tierkv.model.outcomes import Durability, MissReason, PolicyStats, ReserveOutcome, StoreStats, TierName, TierStats
 from tierkv.wire import messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 
@@ -75,3 +78,48 @@ def test_identity_layout_and_stats_come_back_equal():
     assert messages.identity_of(messages.identity_message(identity)) == identity
     assert messages.layout_of(messages.layout_message(layout)) == layout
     assert messages.stats_of(messages.stats_message(stats)) == stats
+    policy = PolicyStats(TierName.DISK, "arc-age", 1, 2, 3, 4, 5, 6, 7.5, -1.25)
+    for budget in (None, 0, 9):
+        told = dataclasses.replace(stats, policies=(policy,), write_budget_left_bytes=budget)
+        assert messages.stats_of(messages.stats_message(told)) == told
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        Hints("r", session_closed=True, expected_idle_s=2.5, priority=Priority.LOW, pin_until_s=4e9),
+        Hints(priority=Priority.HIGH),
+        Hints(request_id="é" * 32),
+        Hints(expected_idle_s=0.0, session_closed=True),
+    ],
+)
+def test_hints_come_back_equal(hints):
+    assert messages.hints_of(pb.PutHeader(hints=messages.hints_message(hints)).hints) == hints
+
+
+def test_hints_that_say_nothing_are_not_sent():
+    assert messages.hints_message(NO_HINTS) is None
+    assert messages.hints_message(Hints(pin_until_s=0.0)) is None
+    assert not pb.AcquireRequest(hints=messages.hints_message(Hints())).HasField("hints")
+    assert messages.hints_of(pb.AcquireRequest().hints) == NO_HINTS
+    assert messages.hints_of(pb.Hints(priority=pb.PRIORITY_NORMAL)) == NO_HINTS
+
+
+def test_priorities_have_the_numbers_of_the_protocol():
+    for priority in Priority:
+        assert messages.hints_of(pb.Hints(priority=f"PRIORITY_{priority.name}")).priority is priority
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.Hints(priority=9),  # type: ignore[arg-type]  # no number of the enum
+        pb.Hints(request_id="r" * 65),
+        pb.Hints(expected_idle_s=-1),
+        pb.Hints(expected_idle_s=float("nan")),
+        pb.Hints(pin_until_s=float("inf")),
+    ],
+)
+def test_hints_that_cannot_be_are_refused(message):
+    with pytest.raises(InvalidRequestError):
+        messages.hints_of(message)

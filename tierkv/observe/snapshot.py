@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tierkv
 from tierkv.clock import Clock
 from tierkv.index.holds import HoldTable, Reservation
-from tierkv.model.outcomes import MissReason, StoreStats, TierName, TierStats
+from tierkv.model.keys import BlockKey
+from tierkv.model.outcomes import MissReason, PolicyStats, StoreStats, TierName, TierStats
 from tierkv.placement.residency import Residency
+from tierkv.policies.base import Policy
+from tierkv.policy_state import PolicyKeeper
 
 
 class Observer:
     """Counts blocks served by tier and blocks not served by reason, since the store was opened."""
 
-    def __init__(self, residency: Residency, clock: Clock) -> None:
+    def __init__(self, residency: Residency, clock: Clock, keeper: PolicyKeeper) -> None:
         self._books = residency
+        self._keeper = keeper
         self._clock = clock
         self._started_at_s = clock.monotonic_s()
         self._hits: Counter[str] = Counter()
@@ -36,6 +40,7 @@ class Observer:
         reservations: HoldTable[Reservation],
         disk_blocks: int,
         disk_failure: str | None,
+        write_budget_left_bytes: int | None,
     ) -> StoreStats:
         """Everything at one moment. disk_blocks — counted before: asking the disk's index is no work for under the lock."""
         books = self._books
@@ -53,6 +58,29 @@ class Observer:
             sessions=sessions,
             leases=leases,
             reservations=len(reservations),
-            counters=dict(books.counters),
-            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded) if sentence),
+            counters={**books.counters, **self._keeper.counters},
+            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded, *self._keeper.problems) if sentence),
+            policies=tuple(self._policies()),
+            write_budget_left_bytes=write_budget_left_bytes,
         )
+
+    def _policies(self) -> Iterator[PolicyStats]:
+        yield _policy_stats(TierName.HOST, self._books.host_policy)
+        if self._books.disk_policy is not None:
+            yield _policy_stats(TierName.DISK, self._books.disk_policy)
+
+
+def _policy_stats(tier: TierName, policy: Policy[BlockKey]) -> PolicyStats:
+    state = policy.state()
+    return PolicyStats(
+        tier=tier,
+        name=state.name,
+        t1_bytes=state.t1_weight,
+        t2_bytes=state.t2_weight,
+        b1_keys=state.b1_keys,
+        b2_keys=state.b2_keys,
+        ghost_hits_b1=state.ghost_hits_b1,
+        ghost_hits_b2=state.ghost_hits_b2,
+        p=state.p,
+        w=state.w,
+    )
