@@ -226,7 +226,11 @@ class ArcPolicy(ArcBooks[K]):
 
     def _evict(self, victims: Sequence[K]) -> None:
         aged = (at for victim in reversed(victims) if (at := self._touched_at[victim]) > ANCIENT)
-        self._survival = self._now - next(aged, self._now - self._survival)
+        self._victim_at = next(aged, self._victim_at)
+        if victims and self._victim_at is not None:
+            # Where only expired entries left, the others outlive the last one that had to: if survival stood still then, idle times
+            # would expire ever more.
+            self._survival = self._now - self._victim_at
         for victim in victims:
             del self._touched_at[victim]
             from_t2 = victim in self._t2

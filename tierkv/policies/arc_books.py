@@ -63,6 +63,8 @@ class ArcBooks(Generic[K]):
         self._hits_b1 = 0
         self._hits_b2 = 0
         self._survival = 0
+        self._victim_at: int | None = None
+        """The moment of the last victim that was not expired."""
 
     @property
     def used(self) -> int:

@@ -70,7 +70,8 @@ class PolicyState:
     events: int = 0
     """Its time: the number of accesses and admissions so far."""
     survival: int = 0
-    """How long the last victim had waited, in events; 0 while nothing had to leave, and of a policy that does not know."""
+    """How long the last victim had waited, in events; where it was told to leave: how long one would have waited that was not.
+    0 while nothing had to leave, and of a policy that does not know."""
 
 
 class Policy(Protocol[K]):
