@@ -188,8 +188,7 @@ class TieredStore(StoreCare):
 
     def _forget(self, entries: list[BlockEntry], why: str) -> Future[int]:
         """Blocks go from every tier, and what follows them, which nobody could find without them, too."""
-        below = [follower for entry in entries for follower in self._books.index.descendants(entry.key)]
-        everything = list(dict.fromkeys([*entries, *below]))
+        everything = [entry for entry in self._books.index.with_descendants(entries) if entry.is_held]
         self._notes.deleted(everything, why)
         on_disk = [entry.key for entry in everything if entry.is_on_disk]
         in_arena = [entry.key for entry in everything if entry.has_host_copy]
@@ -208,9 +207,9 @@ class TieredStore(StoreCare):
     def explain(self, subject: bytes | str, token_ids: Sequence[int] = ()) -> Explanation:
         """Why a block (its key, or the leading 4 bytes or more) or a request (its id) hit or missed.
 
-        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes tens
-        of milliseconds, for an abbreviated key some hundreds, hardly any of them under the lock. Raises InvalidRequestError for what cannot be a key, a request id or token
-        ids, and for an abbreviated key that is not unique. Answers after `close` too.
+        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes tens of
+        milliseconds, for an abbreviated key some hundreds, hardly any of them under the lock. Raises InvalidRequestError for what
+        cannot be a key, a request id or token ids, and for an abbreviated key that is not unique. Answers after `close` too.
         """
         if isinstance(subject, str):
             return explain_request(self._recall, subject, token_ids)
