@@ -149,6 +149,20 @@ def indexed_in_arena(store):
     return {record.key for record in store.tiered._books.host.records()}
 
 
+def test_a_strict_commit_takes_what_it_follows_to_disk(store):
+    """A restart finds a block only behind those before it, whatever those were promised."""
+    store.put(NAMESPACE, KEYS[:3], sources_of(KEYS[:3]), durability=Durability.VOLATILE)
+    reservation = store.reserve(NAMESPACE, KEYS[3:], parent=KEYS[2])
+    for grant in reservation.grants:
+        copy_block(grant.buffer, memoryview(content_of(grant.key)))
+    store.commit(reservation, KEYS[3:4], durability=Durability.VOLATILE)
+    store.commit(reservation, KEYS[5:], durability=Durability.STRICT)
+    on_disk = [key for key in KEYS if store.tiered._books.disk.record(key) is not None]
+    assert on_disk == [*KEYS[:4], KEYS[5]]  # KEYS[4] is still being written
+    assert store.commit(reservation, KEYS[4:5], durability=Durability.STRICT) == 1
+    assert store.flush() == 0
+
+
 def test_a_strict_namespace_without_a_disk_is_refused(tmp_path, clock):
     settings = StoreSettings(
         data_folder=tmp_path / "data",

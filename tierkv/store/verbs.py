@@ -73,9 +73,17 @@ class TieredStore(StoreCare):
             self._notes.committed(entries, hints)
             for entry in entries:
                 entry.durability = durability or self._namespaces.get(entry.namespace_id).durability
-            durable = self._mover.write_all([entry for entry in entries if entry.durability is Durability.STRICT])
+            strict = [entry for entry in entries if entry.durability is Durability.STRICT]
+            durable = self._mover.write_all([*self._unwritten_before(strict), *strict])
         self._mover.kick()
         return CommitResult(len(entries), durable)
+
+    def _unwritten_before(self, entries: Sequence[BlockEntry]) -> list[BlockEntry]:
+        """Blocks before those of one chain that the disk has not, whatever they were promised: without them no restart finds these."""
+        if not entries:
+            return []
+        before, own = self._books.index.ancestors(entries[-1].parent), set(entries)
+        return [entry for entry in before if entry.has_host_copy and not entry.is_on_disk and entry not in own]
 
     def abort(self, session: SessionId, reservation_id: int, keys: Sequence[BlockKey] | None = None) -> int:
         """Takes extents back unwritten; a reservation that is gone is no error."""
