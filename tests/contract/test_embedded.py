@@ -15,6 +15,7 @@ from tierkv.settings import MIB, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.deadline import wait_until
 from tierkv.testing.store_rig import BLOCK_TOKENS, LAYOUT, content_of, sources_of, targets_for
+from tierkv.tiers.base import GetOutcome
 from tierkv.tiers.disk.io import FileIO
 
 NAMESPACE = Identity(weights="embedded").fingerprint(LAYOUT)
@@ -143,6 +144,22 @@ def test_a_deletion_is_acknowledged_when_the_arena_index_knows_nothing_of_it(sto
     assert indexed_in_arena(store) == set(KEYS[:2])
     assert store.clear(NAMESPACE) == 2
     assert indexed_in_arena(store) == set()
+
+
+def test_what_neither_arena_nor_disk_can_give_back_is_forgotten_on_disk_too(store, monkeypatch):
+    """As after a restart: bytes in the arena are looked at before they are believed."""
+    store.put(NAMESPACE, KEYS[:2], sources_of(KEYS[:2]))
+    assert store.flush() == 2
+    entry, disk = store.tiered._books.index.get(KEYS[0]), store.tiered._books.disk
+    store.tiered.view(entry.placed_at())[:] = bytes(entry.placed_at().length)
+    entry.is_verified = False
+    with monkeypatch.context() as patch:
+        patch.setattr(store.tiered._mover, "_read_disk", lambda entries: ([GetOutcome.MISS], [None]))
+        with_nothing = store.acquire(NAMESPACE, KEYS[:2])
+        assert with_nothing.blocks() == ()
+        store.release(with_nothing)
+    wait_until(lambda: len(disk) == 0, timeout_s=5, what="the disk to forget the block and what follows it")
+    assert store.stats().counters["disk_read_misses"] == 1
 
 
 def indexed_in_arena(store):
