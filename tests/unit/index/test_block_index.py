@@ -2,6 +2,7 @@
 
 from tierkv.index.block_index import BlockIndex
 from tierkv.index.entry import BlockEntry
+from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey, NamespaceId
 
 NAMESPACE = NamespaceId(bytes(32))
@@ -32,8 +33,12 @@ def test_with_descendants_names_each_once():
 
 def test_a_whole_chain_with_its_descendants_costs_one_look_a_block(monkeypatch):
     index = index_of({number: number - 1 or None for number in range(1, 501)})
-    looked_at = []
-    children = type(index.chains).children
-    monkeypatch.setattr(type(index.chains), "children", lambda chains, key: looked_at.append(key) or children(chains, key))
+    looked_at, children = [], Chains.children
+
+    def look(chains, key):
+        looked_at.append(key)
+        return children(chains, key)
+
+    monkeypatch.setattr(Chains, "children", look)
     assert numbers(index.with_descendants(list(index))) == list(range(1, 501))
     assert len(looked_at) == 500
