@@ -197,6 +197,8 @@ class DiskWriter:
         # Who checked a block on its way to disk may have queued it once more.
         wanted = [entry for entry in dict.fromkeys(batch) if self._is_wanted(entry)]
         for chain in plan_chains(wanted):
+            if not self._books.index.is_current(chain[0]):
+                continue  # room for an earlier chain took what this one follows, and it went too
             gone, num_admitted = self._books.plan_disk_room(chain)
             victims.extend(gone)
             admitted.extend(chain[:num_admitted])
