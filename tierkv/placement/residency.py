@@ -333,6 +333,9 @@ class Residency:
             self.disk_policy.check_integrity()
             unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
             assert not unknown, unknown  # what no policy knows could never leave the disk
+        for policy in (self.host_policy, *filter(None, [self.disk_policy])):
+            gone = [key.hex() for key in policy if self.index.get(key) is None]
+            assert not gone, gone  # what nobody holds could never be written again
 
 
 def _rule_of(policy: Policy[BlockKey]) -> str:
