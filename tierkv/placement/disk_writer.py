@@ -197,6 +197,8 @@ class DiskWriter:
         # Who checked a block on its way to disk may have queued it once more.
         wanted = [entry for entry in dict.fromkeys(batch) if self._is_wanted(entry)]
         for chain in plan_chains(wanted):
+            if not self._books.index.is_current(chain[0]):
+                continue  # room for an earlier chain took what this one follows, and it went too
             gone, num_admitted = self._books.plan_disk_room(chain)
             victims.extend(gone)
             admitted.extend(chain[:num_admitted])
@@ -284,15 +286,12 @@ class DiskWriter:
         except Exception:
             _log.exception("writing to disk failed")
             return [PutOutcome.NO_SPACE] * len(items)
-        if self._budget is not None:
-            footprints = [self._disk.footprint_bytes(record.payload_bytes) for record, _ in items]
-            written = sum(size for size, outcome in zip(footprints, outcomes, strict=True) if outcome is PutOutcome.STORED)
-            self._budget.take(written, self._clock.monotonic_s())
-        stored = sum(
-            record.payload_bytes for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED
-        )
+        records = [record for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED]
         with self._lock:
-            self._books.counters["disk_written_bytes"] += stored
+            self._books.counters["disk_written_bytes"] += sum(record.payload_bytes for record in records)
+            if self._budget is not None:  # which whoever asks whether the disk is writable refills
+                written = sum(self._disk.footprint_bytes(record.payload_bytes) for record in records)
+                self._budget.take(written, self._clock.monotonic_s())
         return outcomes
 
     def _note_health(self, outcomes: Sequence[PutOutcome]) -> None:

@@ -123,9 +123,8 @@ class LruPolicy(Generic[K]):
         *,
         cause: Cause,
         head: Sequence[K] = (),
-        spent: int = 0,
     ) -> None:
-        del cause, spent
+        del cause
         self._apply(keys, weights, outcome, head)
 
     def let_go(self, keys: Sequence[K]) -> None:
