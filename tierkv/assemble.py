@@ -178,7 +178,13 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
 
 
 def _policy(name: PolicyName, capacity: int, chains: Chains[BlockKey]) -> RestorablePolicy[BlockKey]:
-    return ArcPolicy(capacity, chains) if name is PolicyName.ARC else LruPolicy(capacity, chains)
+    match name:
+        case PolicyName.ARC:
+            return ArcPolicy(capacity, chains, rule=Rule.AGE)
+        case PolicyName.ARC_SIZE:
+            return ArcPolicy(capacity, chains, rule=Rule.SIZE)
+        case PolicyName.LRU:
+            return LruPolicy(capacity, chains)
 
 
 def _encoded(disk: DiskTier, codec: BlockCodec, namespaces: NamespaceTable) -> Tier:

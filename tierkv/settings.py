@@ -20,6 +20,9 @@ GIB = 1 << 30
 
 class PolicyName(StrEnum):
     ARC = "arc"
+    """ARC that compares ages."""
+    ARC_SIZE = "arc-size"
+    """ARC with the paper's rule of sizes."""
     LRU = "lru"
 
 

@@ -310,7 +310,9 @@ class Residency:
             return False
         # Nobody else has it: neither who reads it nor what follows it in the arena may be left behind.
         return (entry.pins > 0 or self.retention.is_retained(key)) or any(
-            not child.is_on_disk for below in self.index.chains.children(key) if (child := self.index.get(below)) is not None
+            child.state is not BlockState.FREE or not child.is_on_disk
+            for below in self.index.chains.children(key)
+            if (child := self.index.get(below)) is not None
         )
 
     # -- self-check ------------------------------------------------------------------------------------------------------
