@@ -27,7 +27,7 @@ from tierkv.namespaces import NamespaceTable
 from tierkv.placement.mover import Mover
 from tierkv.placement.recovery import recover
 from tierkv.placement.residency import Residency
-from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy
+from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy, Rule
 from tierkv.policy_state import PolicyKeeper
 from tierkv.scrub import Progress, scrub_disk
 from tierkv.settings import DiskSettings, HostSettings, PolicyName, StoreSettings
