@@ -130,6 +130,8 @@ class Residency:
             what = What.DEMOTED if how is planner.Eviction.DEMOTE else What.EVICTED
             self.trail.note(what, [entry.key for entry in entries], f"{rule}; {_FATES[how]}", tier=TierName.HOST)
             for entry in entries:
+                if not self.index.is_current(entry):
+                    continue  # it went with a victim that was discarded before, which it follows
                 entry.step(BlockEvent.EVICT)
                 self.counters["evicted_bytes"] += entry.block_bytes
                 if how is planner.Eviction.DEMOTE:

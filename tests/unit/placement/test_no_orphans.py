@@ -52,6 +52,21 @@ def test_what_can_go_nowhere_takes_what_follows_it_on_disk_along(books):
     books.check_integrity()
 
 
+def test_victims_that_went_with_one_that_is_discarded_are_left_alone(books):
+    """Another chain's tail is discarded first, and with it, by fate, the head of a chain whose tail the disk has."""
+    head, tail = save(books, 1, 2)
+    (other,) = save(books, 11)
+    store_on_disk(books, tail)
+    books._is_disk_writable = lambda: False
+    victims = [other.key, tail.key, head.key]
+    for key in victims:
+        books.host_policy.on_remove(key)
+    books._evict(victims)
+    assert known(books) == []
+    assert books.host.used_bytes == 0
+    books.check_integrity()
+
+
 @pytest.mark.parametrize("tier", ["arena", "disk", "leaving", "leased"])
 def test_a_lost_block_takes_along_what_follows_it_wherever_that_is(books, tier):
     head, *below = save(books, 1, 2, 3)
