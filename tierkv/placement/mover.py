@@ -244,8 +244,9 @@ class Mover:
                     self._books.to_seal.append(entry)  # for the arena index; the move ends there
                 else:
                     self._count_loss(outcome)
-                    if outcome is GetOutcome.MISS and self.writer is not None:
-                        self.writer.delete([entry.key])  # unreadable, not damaged: what the books forget must not stay on disk
+                    if self.writer is not None:
+                        # What the books forget must not stay on disk: it was unreadable, or could not be set aside.
+                        self._books.to_unwrite.append(entry.key)
                     entry.is_on_disk = False
                     self._books.lose_disk(entry.key, MissReason.CHECKSUM)
                     self._books.lose_host(entry, MissReason.CHECKSUM)
