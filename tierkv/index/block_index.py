@@ -81,6 +81,18 @@ class BlockIndex:
         """The entries of everything that follows `key`, parents before their children."""
         return [self._entries[below] for below in self.chains.descendants(key)]
 
+    def with_followers(self, entries: Sequence[BlockEntry]) -> list[BlockEntry]:
+        """These entries and those of everything that follows one of them, each once. Cost: O(1) a block returned."""
+        found: dict[BlockEntry, None] = {}
+        for entry in entries:
+            stack = [entry]
+            while stack:
+                member = stack.pop()
+                if member not in found:  # otherwise what follows it has been found, too
+                    found[member] = None
+                    stack.extend(self._entries[below] for below in self.chains.children(member.key))
+        return list(found)
+
     def match(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> list[BlockEntry]:
         """Entries of the longest held prefix. Cost: one dictionary look-up a block."""
         found: list[BlockEntry] = []

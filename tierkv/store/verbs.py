@@ -188,8 +188,7 @@ class TieredStore(StoreCare):
 
     def _forget(self, entries: list[BlockEntry], why: str) -> Future[int]:
         """Blocks go from every tier, and what follows them, which nobody could find without them, too."""
-        below = [follower for entry in entries for follower in self._books.index.descendants(entry.key)]
-        everything = list(dict.fromkeys([*entries, *below]))
+        everything = self._books.index.with_followers(entries)
         self._notes.deleted(everything, why)
         on_disk = [entry.key for entry in everything if entry.is_on_disk]
         in_arena = [entry.key for entry in everything if entry.has_host_copy]
