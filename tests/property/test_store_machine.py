@@ -164,6 +164,21 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             assert self.store.abort(reservation, part) == len(part)
 
+    @rule(chain=chains, length=lengths, data=st.data())
+    def save_in_parts(self, chain: int, length: int, data: st.DataObject) -> None:
+        """What other calls seldom come to in one run: the blocks of a chain are committed or aborted one by one, in any order."""
+        reservation = self.store.reserve(self.namespace_id, self._chain(chain, length))
+        granted = {grant.key: grant.buffer for grant in reservation.grants if grant.buffer is not None}
+        for key in data.draw(st.permutations(list(granted))):
+            granted[key][:] = content_of(key)
+            if data.draw(st.booleans()):
+                self.committed.add(key)
+                with contextlib.suppress(CapacityError):
+                    assert self.store.commit(reservation, [key]) == 1
+            else:
+                assert self.store.abort(reservation, [key]) == 1
+            self.books_are_right()
+
     @rule(chain=chains, length=lengths)
     def delete(self, chain: int, length: int) -> None:
         keys = self._chain(chain, length)

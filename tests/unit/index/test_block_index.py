@@ -28,7 +28,12 @@ def test_what_follows_a_chain_is_found_by_one_look_at_each_block(index, monkeypa
         index.add(entry)
     looks = []
     children = Chains.children
-    monkeypatch.setattr(Chains, "children", lambda self, key: looks.append(key) or children(self, key))
+
+    def looked_at(self, key):
+        looks.append(key)
+        return children(self, key)
+
+    monkeypatch.setattr(Chains, "children", looked_at)
     found = index.with_followers(chain[: NUM_BLOCKS // 2][::step])
     assert set(found) == set(chain)
     assert len(found) == len(looks) == NUM_BLOCKS
