@@ -70,12 +70,16 @@ def merged(events: Sequence[Event]) -> list[Event]:
     Sequences are equal here if they have the same ends and length and are found to be the same list.
     """
     result: list[Event] = []
+    removed: list[BlockKey] = []
     for event in events:
         last = result[-1] if result else None
-        if isinstance(event, Accessed) and isinstance(last, Accessed) and _is_same(event.keys, last.keys):
+        if isinstance(event, Removed):
+            if not isinstance(last, Removed):
+                removed = []
+                result.append(Removed(removed))
+            removed += event.keys
+        elif isinstance(event, Accessed) and isinstance(last, Accessed) and _is_same(event.keys, last.keys):
             result[-1] = Accessed(event.keys, last.num_times + event.num_times)
-        elif isinstance(event, Removed) and isinstance(last, Removed):
-            result[-1] = Removed((*last.keys, *event.keys))
         else:
             result.append(event)
     return result

@@ -82,7 +82,7 @@ def test_an_event_between_keeps_accesses_apart():
 
 
 def test_removals_in_a_row_become_one():
-    assert merged([Removed((K[3],)), Removed((K[2],)), Accessed([K[1]])]) == [Removed((K[3], K[2])), Accessed([K[1]])]
+    assert merged([Removed((K[3],)), Removed((K[2],)), Accessed([K[1]])]) == [Removed([K[3], K[2]]), Accessed([K[1]])]
 
 
 def test_the_capacity_is_the_policys():
