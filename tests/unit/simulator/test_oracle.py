@@ -67,16 +67,3 @@ def test_hints_leave_no_orphans_and_help_where_sessions_end(chat_trace, kind):
     hinted = run(kind)
     assert hinted.orphans == 0
     assert hinted.prefix_hit > run(None).prefix_hit
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_hints_help_agents(real_trace):
-    """The gain at 10 % of the unique blocks of agents' requests, in points of prefix hits."""
-    trace = real_trace("claude_code")
-    plain, hinted = (
-        replay(trace, Run("arc", "10%", trace.num_unique // 10, None, hints), write_back=False, clock=ManualClock())
-        for hints in (None, HintKind.ALL)
-    )
-    assert 100 * (hinted.prefix_hit - plain.prefix_hit) >= 2.0
-    assert hinted.orphans == 0

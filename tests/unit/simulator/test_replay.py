@@ -119,25 +119,26 @@ class TestChatTrace:
             assert hits["arc"][idx] >= max(hits["lru"][idx], hits["arc-paper"][idx]) - 0.6
 
 
-# Percent of prefix hits by capacity: what the reference policies have, to the tenth, and what `arc` must reach.
+# Percent of prefix hits by capacity: what the reference policies have, to the tenth, and what `arc` must reach. What is not here takes
+# minutes: `tierkv simulate` shows it.
 REFERENCES = {
     "conversation": {
-        "lru": {"1%": 5.2, "5%": 19.5, "10%": 27.8, "20%": 34.5},
-        "arc-paper": {"1%": 6.4, "5%": 21.0, "10%": 28.4, "20%": 32.0},
-        "s3fifo": {"1%": 6.8, "5%": 18.5, "10%": 22.5, "20%": 26.4},
-        "belady": {"1%": 24.6, "5%": 36.6, "10%": 36.6, "20%": 36.6},
+        "lru": {"10%": 27.8, "20%": 34.5},
+        "arc-paper": {"10%": 28.4, "20%": 32.0},
+        "s3fifo": {"10%": 22.5, "20%": 26.4},
+        "belady": {"10%": 36.6, "20%": 36.6},
     },
     "synthetic": {
-        "lru": {"1%": 3.4, "5%": 15.5, "10%": 26.0, "20%": 39.1},
-        "arc-paper": {"1%": 3.6, "5%": 15.9, "10%": 26.1, "20%": 40.3},  # 40.4 with one block more
-        "s3fifo": {"1%": 3.3, "5%": 15.0, "10%": 26.0, "20%": 39.5},
-        "belady": {"1%": 18.5, "5%": 39.6, "10%": 50.6, "20%": 60.8},
+        "lru": {"10%": 26.0, "20%": 39.1},
+        "arc-paper": {"10%": 26.1, "20%": 40.3},  # 40.4 with one block more
+        "s3fifo": {"10%": 26.0, "20%": 39.5},
+        "belady": {"10%": 50.6, "20%": 60.8},
     },
     "claude_code": {
-        "lru": {"10%": 90.8, "20%": 95.1},
-        "arc-paper": {"10%": 89.3, "20%": 94.8},
-        "s3fifo": {"10%": 84.6, "20%": 94.0},
-        "belady": {"10%": 94.5, "20%": 96.3},
+        "lru": {"10%": 90.8},
+        "arc-paper": {"10%": 89.3},
+        "s3fifo": {"10%": 84.6},
+        "belady": {"10%": 94.5},
     },
     "claude_code_64": {},
     "ragpulse": {},
@@ -146,7 +147,7 @@ BARS = {
     "conversation": {"1%": 7.0, "5%": 21.4, "10%": 29.0, "20%": 33.7},
     "synthetic": {"1%": 4.0, "5%": 15.5, "10%": 26.0, "20%": 40.5},
     "claude_code": {"1%": 20.0, "5%": 70.0, "10%": 91.0, "20%": 95.0},
-    "claude_code_64": {"5%": 38.0, "10%": 63.0},  # the others are reached too, and take a minute
+    "claude_code_64": {"10%": 63.0},
     "ragpulse": {"0.1%": 17.8},
 }
 
