@@ -29,6 +29,11 @@ def test_a_closed_session_leaves_first_but_for_what_others_share():
     assert list(cache.host) == [1, 3, 2, 0]
 
 
+def test_what_another_session_used_stays_though_nothing_branches_off():
+    cache = played([[0, 1], [5], [0, 1], [6]], [1, None, 0, 1], HintKind.CLOSED)
+    assert list(cache.host) == [3, 2, 1, 0]  # of the closed sessions only 6, key 3, was nobody else's
+
+
 def test_every_chain_of_a_closed_session_is_closed():
     chains = [[9], [0, 1], [0, 2], [9]]
     cache = played(chains, [1, 0, 0, 1], HintKind.CLOSED)
