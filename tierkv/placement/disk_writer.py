@@ -76,7 +76,7 @@ class DiskWriter:
         """Ends the thread; blocks that are queued stay unwritten, keys that are to be forgotten are forgotten."""
         self._worker.stop()
         if self._books.to_unwrite:
-            self.delete(list(self._books.to_unwrite))
+            self.delete(self._take_unwanted())
         self._delete(self._deletes)
         self._deletes.clear()
 
@@ -100,9 +100,11 @@ class DiskWriter:
         """False for `retry_s` after the medium refused a write, and while the write budget is spent."""
         if self._budget is not None and self._budget.is_spent(self._clock.monotonic_s()):
             return False
-        if self._failed_at_s is None:
-            return True
-        return self._clock.monotonic_s() - self._failed_at_s >= self._settings.retry_s
+        return not self._is_left_alone
+
+    @property
+    def _is_left_alone(self) -> bool:
+        return self._failed_at_s is not None and self._clock.monotonic_s() - self._failed_at_s < self._settings.retry_s
 
     def enqueue(self, entries: Sequence[BlockEntry]) -> None:
         """Takes sealed entries, `moves` already raised for this job. Those that somebody waits for are not delayed."""
@@ -149,9 +151,8 @@ class DiskWriter:
         with self._lock:  # both at once: a block that was deleted and committed again must not be written before it is deleted
             deletes = list(self._deletes)
             self._deletes.clear()
-            if self._books.to_unwrite:
-                deletes.append((list(self._books.to_unwrite), promised()))
-                self._books.to_unwrite.clear()
+            if self._books.to_unwrite and not self._is_left_alone:
+                deletes.append((self._take_unwanted(), promised()))
             batch = self._take_batch()
         self._delete(deletes)
         if not batch:
@@ -196,7 +197,11 @@ class DiskWriter:
         admitted: list[BlockEntry] = []
         # Who checked a block on its way to disk may have queued it once more.
         wanted = [entry for entry in dict.fromkeys(batch) if self._is_wanted(entry)]
-        for chain in plan_chains(wanted):
+        for planned in plan_chains(wanted):
+            # One that was found damaged, or that made room for an earlier chain, took along what follows it.
+            chain = [entry for entry in planned if self._books.index.is_current(entry)]
+            if not chain:
+                continue
             gone, num_admitted = self._books.plan_disk_room(chain)
             victims.extend(gone)
             admitted.extend(chain[:num_admitted])
@@ -223,7 +228,18 @@ class DiskWriter:
                 future.set_result(self._disk.delete(keys))
             except Exception as error:
                 _log.exception("deleting from disk failed")
+                self._note_refusal(keys, error)
                 future.set_exception(InternalError("deleting from disk failed", error=error))
+
+    def _take_unwanted(self) -> list[BlockKey]:
+        """Keys that the books have let go and the disk still holds. Lock held.
+
+        What was refused before and has been written again since then is wanted again.
+        """
+        index = self._books.index
+        unwanted = [key for key in self._books.to_unwrite if (entry := index.get(key)) is None or not entry.is_on_disk]
+        self._books.to_unwrite.clear()
+        return unwanted
 
     def _take_batch(self) -> list[BlockEntry]:
         for entry in self._books.to_demote:
@@ -270,10 +286,16 @@ class DiskWriter:
             self._disk.delete(keys)
         except TierKVError as error:
             _log.warning("the disk does not forget %d blocks: %s", len(keys), error)
-            self._failed_at_s = self._clock.monotonic_s()
-            self._failure = f"the disk index refuses changes ({error}); RAM keeps serving"
+            self._note_refusal(keys, error)
             return False
         return True
+
+    def _note_refusal(self, keys: Sequence[BlockKey], error: Exception) -> None:
+        """The books have let these keys go already, so that nobody else would ever take them off the disk: they are tried again."""
+        self._failed_at_s = self._clock.monotonic_s()
+        self._failure = f"the disk index refuses changes ({error}); RAM keeps serving"
+        with self._lock:
+            self._books.to_unwrite.extend(keys)
 
     def _put(self, entries: list[BlockEntry]) -> list[PutOutcome]:
         if not entries:
@@ -284,15 +306,12 @@ class DiskWriter:
         except Exception:
             _log.exception("writing to disk failed")
             return [PutOutcome.NO_SPACE] * len(items)
-        if self._budget is not None:
-            footprints = [self._disk.footprint_bytes(record.payload_bytes) for record, _ in items]
-            written = sum(size for size, outcome in zip(footprints, outcomes, strict=True) if outcome is PutOutcome.STORED)
-            self._budget.take(written, self._clock.monotonic_s())
-        stored = sum(
-            record.payload_bytes for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED
-        )
+        records = [record for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED]
         with self._lock:
-            self._books.counters["disk_written_bytes"] += stored
+            self._books.counters["disk_written_bytes"] += sum(record.payload_bytes for record in records)
+            if self._budget is not None:  # which whoever asks whether the disk is writable refills
+                written = sum(self._disk.footprint_bytes(record.payload_bytes) for record in records)
+                self._budget.take(written, self._clock.monotonic_s())
         return outcomes
 
     def _note_health(self, outcomes: Sequence[PutOutcome]) -> None:

@@ -18,6 +18,7 @@ from tierkv.model.lifecycle import BlockEvent
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import MissReason, ReserveOutcome
 from tierkv.placement.advice import Adviser
+from tierkv.placement.planner import plan_chains
 from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.settings import LimitSettings
@@ -59,7 +60,7 @@ class Saver:
         head = books.index.ancestors(parent)
         is_orphan = parent is not None and not head
         spent = self._requests.spent(session, hints.request_id)
-        placed = 0 if is_orphan else books.reserve(fresh, head + present, spent=spent)
+        placed = 0 if is_orphan else books.reserve(self._loopless(fresh), head + present, spent=spent)
         granted = {entry.key: entry for entry in fresh[:placed]}
         for entry in fresh[:placed]:
             books.index.add(entry)
@@ -79,11 +80,28 @@ class Saver:
         extents = tuple(granted[key].placed_at() if key in granted else None for key in keys)
         return ReserveResult(reservation_id, tuple(outcomes), extents)
 
+    def _loopless(self, fresh: list[BlockEntry]) -> list[BlockEntry]:
+        """The leading ones that do not follow themselves, whatever their callers claim.
+
+        Only a block that is gone while reserved ones still follow it can come back below them.
+        """
+        index = self._books.index
+        claimed: dict[BlockKey, BlockKey | None] = {}
+        for idx, entry in enumerate(fresh):
+            above = entry.parent if index.chains.children(entry.key) else None
+            while above is not None and above != entry.key:
+                above = claimed[above] if above in claimed else index.parent_of(above)
+            if above is not None:
+                return fresh[:idx]
+            claimed[entry.key] = entry.parent
+        return fresh
+
     def _note_request(self, session: SessionId, request_id: str, placed: Sequence[BlockEntry]) -> None:
         """To save a block is its request's access to it, and what it adds to the host tier counts against its share."""
         if not request_id:
             return
-        self._requests.first_accesses(session, request_id, [entry.key for entry in placed])
+        for chain in plan_chains(placed):  # what others are writing may stand between them
+            self._requests.first_accesses(session, request_id, [entry.key for entry in chain])
         weight = sum(self._books.host.footprint_bytes(entry.block_bytes) for entry in placed if not entry.is_passing)
         self._requests.add_spent(session, request_id, weight)
 

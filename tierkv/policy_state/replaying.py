@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tierkv.errors import DataError
 from tierkv.model.keys import BlockKey
 from tierkv.policies.image import RestorablePolicy
-from tierkv.policy_state.events import Accessed, Admitted, Event, ExpiredFirst, LetGo, Removed, decode
+from tierkv.policy_state.events import Accessed, Admitted, Event, LetGo, Removed, decode
 from tierkv.policy_state.lineage import Lineage
 from tierkv.policy_state.log import LogReader, generation_of
 from tierkv.policy_state.snapshot import Checksum, decode_snapshot
@@ -62,8 +62,6 @@ def replay(policy: RestorablePolicy[BlockKey], event: Event) -> None:
         case Removed(keys):
             for key in keys:
                 policy.on_remove(key)
-        case ExpiredFirst(keys):
-            policy.expire_first(keys)
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
@@ -72,12 +70,16 @@ def merged(events: Sequence[Event]) -> list[Event]:
     Sequences are equal here if they have the same ends and length and are found to be the same list.
     """
     result: list[Event] = []
+    removed: list[BlockKey] = []
     for event in events:
         last = result[-1] if result else None
-        if isinstance(event, Accessed) and isinstance(last, Accessed) and _is_same(event.keys, last.keys):
+        if isinstance(event, Removed):
+            if not isinstance(last, Removed):
+                removed = []
+                result.append(Removed(removed))
+            removed += event.keys
+        elif isinstance(event, Accessed) and isinstance(last, Accessed) and _is_same(event.keys, last.keys):
             result[-1] = Accessed(event.keys, last.num_times + event.num_times)
-        elif isinstance(event, Removed) and isinstance(last, Removed):
-            result[-1] = Removed((*last.keys, *event.keys))
         else:
             result.append(event)
     return result

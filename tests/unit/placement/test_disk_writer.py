@@ -7,7 +7,8 @@ import pytest
 from tests.unit.placement.test_residency import commit, entry_of, reserve
 from tierkv.codecs.checksum import checksum
 from tierkv.errors import UnavailableError
-from tierkv.model.outcomes import BlockRecord
+from tierkv.model.lifecycle import BlockState
+from tierkv.model.outcomes import BlockRecord, MissReason
 from tierkv.placement.disk_writer import DiskWriter
 from tierkv.policies.base import Cause
 from tierkv.settings import DiskSettings
@@ -145,12 +146,12 @@ def test_blocks_that_come_while_the_disk_is_left_alone_do_not_prolong_the_pause(
     assert entry.is_on_disk
 
 
+def refuse(keys):
+    raise UnavailableError("the index refuses", keys=len(list(keys)))
+
+
 def test_an_index_that_refuses_to_forget_holds_no_block(books, disk, writer, clock, sealed, monkeypatch):
     """Making room fails: the batch is not written, and nothing stays pinned by it."""
-
-    def refuse(keys):
-        raise UnavailableError("the index refuses", keys=len(list(keys)))
-
     victim = entry_of(99)
     victim.is_on_disk = True
     books.index.add(victim)
@@ -161,6 +162,47 @@ def test_an_index_that_refuses_to_forget_holds_no_block(books, disk, writer, clo
     assert writer._write_once()
     assert [(entry.is_on_disk, entry.moves, entry.is_evictable) for entry in sealed] == [(False, 0, True)] * 4
     assert "refuses changes" in writer.failure
+
+
+def test_what_the_index_refused_to_forget_is_forgotten_later(books, disk, writer, clock, sealed, monkeypatch):
+    """The books have let it go: nobody else would take it off the disk, and the next start would find it."""
+    enqueue(writer, sealed)
+    clock.advance(1.0)
+    writer._write_once()
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "delete", refuse)
+        for entry in sealed[:2]:
+            books.drop(entry, None)
+        gone = writer.delete([sealed[2].key])
+        books.drop(sealed[2], None)
+        books.to_unwrite.clear()
+        books.to_unwrite += [entry.key for entry in sealed[:2]]
+        writer._write_once()
+    assert gone.exception(0) is not None
+    writer._write_once()
+    assert len(disk) == 4, "a medium that refuses is left alone for a while"
+    clock.advance(10.0)
+    again = entry_of(0)
+    again.is_on_disk = True
+    books.index.add(again)
+    writer._write_once()
+    assert {key for key in (entry.key for entry in sealed) if key in disk} == {sealed[0].key, sealed[3].key}
+
+
+def test_a_block_that_goes_with_a_damaged_one_is_not_admitted_to_the_disk(books, disk, writer, clock, sealed):
+    """The tail stands before its head in the batch; the head's bytes, which survived a restart, do not match."""
+    head, tail = sealed[0], sealed[1]
+    tail.parent = head.key
+    books.index.chains.link(head.key, tail.key)
+    head.is_verified = False
+    books.host.view(head.placed_at())[:1] = b"?"
+    enqueue(writer, [tail, head])
+    clock.advance(1.0)
+    writer._write_once()
+    assert tail.key not in books.disk_policy
+    assert len(disk) == 0
+    assert (tail.moves, tail.extent) == (0, None)
+    books.check_integrity()
 
 
 def test_deletions_keep_their_order_with_writes(disk, writer, clock, sealed):
@@ -231,3 +273,22 @@ def test_what_is_to_be_forgotten_is_forgotten_at_a_stop(disk, writer, clock, sea
     writer.stop()
     assert gone.result(0) == 4
     assert len(disk) == 0
+
+
+def test_a_chain_that_left_for_another_one_of_its_batch_is_not_admitted(books, disk, writer, sealed, monkeypatch):
+    """A disk policy that took it in all the same would think for ever that somebody is writing it."""
+    plan = books.plan_disk_room
+    enqueue(writer, sealed)
+    writer.hurry()
+
+    def plan_and_lose_the_last(chain):
+        if chain[0] is sealed[0]:
+            books.drop(sealed[3], MissReason.EVICTED)
+        return plan(chain)
+
+    monkeypatch.setattr(books, "plan_disk_room", plan_and_lose_the_last)
+    assert writer._write_once()
+    assert [entry.key in books.disk_policy for entry in sealed] == [True, True, True, False]
+    assert len(disk) == 3
+    assert (sealed[3].state, sealed[3].extent) == (BlockState.FREE, None)
+    books.check_integrity()

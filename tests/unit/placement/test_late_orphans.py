@@ -65,6 +65,29 @@ def test_a_committed_block_goes_with_the_reserved_one_before_it(store: EmbeddedS
     assert store.tiered._books.index.get(KEYS[1]) is None
 
 
+def test_a_block_that_comes_back_below_one_that_follows_it_is_refused(store: EmbeddedStore) -> None:
+    """Keys are hashes, so that only a wrong client can say so; a chain that bites its tail would be followed for ever."""
+    head = store.reserve(NAMESPACE, [KEYS[0]])
+    store.reserve(NAMESPACE, [KEYS[1]], parent=KEYS[0])
+    store.abort(head)
+    refused = store.reserve(NAMESPACE, [KEYS[0], KEYS[2]], parent=KEYS[1])
+    assert [grant.outcome for grant in refused.grants] == [ReserveOutcome.REFUSED] * 2
+    assert store.reserve(NAMESPACE, [KEYS[0]]).grants[0].outcome is ReserveOutcome.GRANTED
+    store.tiered.check_integrity()
+
+
+def test_two_blocks_that_come_back_below_each_others_followers_are_refused(store: EmbeddedStore) -> None:
+    heads = store.reserve(NAMESPACE, [KEYS[0]]), store.reserve(NAMESPACE, [KEYS[10]])
+    store.reserve(NAMESPACE, [KEYS[1]], parent=KEYS[0])
+    store.reserve(NAMESPACE, [KEYS[11]], parent=KEYS[10])
+    for head in heads:
+        store.abort(head)
+    result = store.reserve(NAMESPACE, [KEYS[11], KEYS[0], KEYS[1], KEYS[10]])
+    expected = [ReserveOutcome.PENDING, ReserveOutcome.GRANTED, ReserveOutcome.PENDING, ReserveOutcome.REFUSED]
+    assert [grant.outcome for grant in result.grants] == expected
+    store.tiered.check_integrity()
+
+
 def test_a_spent_write_budget_keeps_blocks_in_ram_until_there_is_some_again(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_store(tmp_path, clock, write_budget=24 * 8 * (BLOCK_BYTES + 4096)) as store:
