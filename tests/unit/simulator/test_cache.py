@@ -92,6 +92,22 @@ class TestWriteThrough:
         assert (1 in cache.host, 2 in cache.host, 7 in cache.disk) == (True, False, True)
         assert cache.request([1, 2, 3, 4, 5, 6, 7]) == Served(4, 4, disk_hits=3)
 
+    def test_what_a_request_finds_is_used_on_disk_too(self):
+        cache = lru(1, 3)
+        for key in (1, 2, 3, 1, 4):
+            cache.request([key])
+        assert list(cache.disk) == [3, 1, 4]
+
+    def test_what_hangs_below_a_lost_block_in_another_tier_is_lost_with_it(self):
+        cache = lru(4, 2)
+        for chain in ([1, 2], [5, 6], [1, 2, 3]):
+            cache.request(chain)
+        assert 3 in cache.disk
+        assert 2 not in cache.disk
+        cache.request([7, 8, 9, 10])  # 1 and 2 leave the host and were nowhere else
+        assert 3 not in cache
+        assert cache.chains.children(2) == ()
+
 
 class TestWriteBack:
     def test_blocks_are_written_when_they_leave_and_their_copy_stays_valid(self):
@@ -106,10 +122,13 @@ class TestWriteBack:
         assert cache.disk_writes == 4
 
     def test_an_ancestor_on_disk_outlives_what_is_written_below_it(self):
-        cache = lru(2, 3, write_back=True)
-        for chain in ([1, 2], [5, 6], [1, 2, 3], [5, 6], [1], [7, 8]):
+        cache = lru(2, 2, write_back=True)
+        for chain in ([1], [5, 6], [1], [1, 2]):
             cache.request(chain)
-            check(cache, chain_parents([[1, 2, 3], [5, 6], [7, 8]]))
+        assert (list(cache.host), list(cache.disk)) == ([2, 1], [1, 5])
+        cache.request([7, 8])  # 2 goes to disk for the first time; 1, which is there and is the oldest, must not make room for it
+        assert sorted(cache.disk) == [1, 2]
+        assert cache.request([1, 2]) == Served(2, 2, disk_hits=2)
 
 
 def chain_parents(chains):
@@ -132,7 +151,7 @@ def check(cache, parents):
 @pytest.mark.parametrize("write_back", [False, True])
 @pytest.mark.parametrize("policy", DAEMON_POLICIES)
 @settings(max_examples=120, deadline=None)
-@given(host=st.integers(1, 12), disk=st.none() | st.integers(1, 16), staging=st.integers(0, 4), chains=requests())
+@given(host=st.integers(1, 12), disk=st.none() | st.integers(1, 16), staging=st.integers(0, 4), chains=requests(num_keys=12))
 def test_no_orphans_and_true_books(policy, write_back, host, disk, staging, chains):
     """After every request of a random tree, in whichever tiers; and hits are what was held before."""
     cache = TierCache(DAEMON_POLICIES[policy], host, disk, write_back=write_back, staging_blocks=staging)

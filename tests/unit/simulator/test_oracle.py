@@ -29,6 +29,11 @@ def test_a_closed_session_leaves_first_but_for_what_others_share():
     assert list(cache.host) == [1, 3, 2, 0]
 
 
+def test_what_another_session_used_stays_though_nothing_branches_off():
+    cache = played([[0, 1], [5], [0, 1], [6]], [1, None, 0, 1], HintKind.CLOSED)
+    assert list(cache.host) == [3, 2, 1, 0]  # of the closed sessions only 6, key 3, was nobody else's
+
+
 def test_every_chain_of_a_closed_session_is_closed():
     chains = [[9], [0, 1], [0, 2], [9]]
     cache = played(chains, [1, 0, 0, 1], HintKind.CLOSED)
@@ -67,17 +72,3 @@ def test_hints_leave_no_orphans_and_help_where_sessions_end(chat_trace, kind):
     hinted = run(kind)
     assert hinted.orphans == 0
     assert hinted.prefix_hit > run(None).prefix_hit
-
-
-@pytest.mark.slow
-def test_hints_help_agents(real_trace):
-    """The gain at 5 and 10 % of the unique blocks, in points of prefix hits."""
-    trace = real_trace("claude_code")
-    for percent, least in ((5, 4.0), (10, 1.2)):
-        blocks = trace.num_unique * percent // 100
-        plain, hinted = (
-            replay(trace, Run("arc", f"{percent}%", blocks, None, hints), write_back=False, clock=ManualClock())
-            for hints in (None, HintKind.ALL)
-        )
-        assert 100 * (hinted.prefix_hit - plain.prefix_hit) >= least
-        assert hinted.orphans == 0
