@@ -27,7 +27,7 @@ from tierkv.namespaces import NamespaceTable
 from tierkv.placement.mover import Mover
 from tierkv.placement.recovery import recover
 from tierkv.placement.residency import Residency
-from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy
+from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy, Rule
 from tierkv.policy_state import PolicyKeeper
 from tierkv.scrub import Progress, scrub_disk
 from tierkv.settings import DiskSettings, HostSettings, PolicyName, StoreSettings
@@ -178,7 +178,13 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
 
 
 def _policy(name: PolicyName, capacity: int, chains: Chains[BlockKey]) -> RestorablePolicy[BlockKey]:
-    return ArcPolicy(capacity, chains) if name is PolicyName.ARC else LruPolicy(capacity, chains)
+    match name:
+        case PolicyName.ARC:
+            return ArcPolicy(capacity, chains, rule=Rule.AGE)
+        case PolicyName.ARC_SIZE:
+            return ArcPolicy(capacity, chains, rule=Rule.SIZE)
+        case PolicyName.LRU:
+            return LruPolicy(capacity, chains)
 
 
 def _encoded(disk: DiskTier, codec: BlockCodec, namespaces: NamespaceTable) -> Tier:

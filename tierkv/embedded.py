@@ -284,7 +284,7 @@ class EmbeddedStore:
 
     def explain(self, subject: bytes | str, token_ids: Sequence[int] = (), *, timeout_s: float | None = None) -> Explanation:
         """Why a block or a request hit or missed; see `tierkv.store.TieredStore.explain`."""
-        del timeout_s  # answers at memory speed
+        del timeout_s  # bounded by the length of the trail
         return self.tiered.explain(subject, token_ids)
 
     def close(self) -> None:

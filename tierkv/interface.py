@@ -125,8 +125,9 @@ class BlockStore(Protocol):
     ) -> Reservation:
         """Extents for the keys that are not held. One outcome per key; a refused key refuses all later ones (no orphans).
 
-        A key is REFUSED where everything else is pinned, where `parent` is not held (then every key is), and in a full tier beyond
-        the share that one request may add to it: nothing is wrong then, the caller saves what was granted.
+        A key is REFUSED where everything else is pinned, where `parent` is neither held nor pending (then every key is), and in a
+        full tier beyond the share that one request may add to it, where those blocks cannot go straight to disk. Nothing is wrong
+        then: the caller saves what was granted. What was committed behind a block that is aborted goes with it.
         """
         ...
 
@@ -201,7 +202,11 @@ class BlockStore(Protocol):
         ...
 
     def delete(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
-        """Forgets blocks on every tier; returns how many were held. Leased or pending ones raise ConflictError, nothing changes."""
+        """Forgets blocks on every tier, and what follows them; returns how many of `keys` were held.
+
+        Leased or pending ones among `keys` raise ConflictError, and nothing changes. A pending block that follows stays until its
+        commit, and goes then.
+        """
         ...
 
     def clear(self, namespace_id: NamespaceId, *, timeout_s: float | None = None) -> int:

@@ -20,6 +20,9 @@ GIB = 1 << 30
 
 class PolicyName(StrEnum):
     ARC = "arc"
+    """ARC that compares ages."""
+    ARC_SIZE = "arc-size"
+    """ARC with the paper's rule of sizes."""
     LRU = "lru"
 
 
@@ -53,7 +56,7 @@ class DiskSettings:
     """Pause before a full or failing medium is tried again."""
     quarantine_entries: int = 1024
     write_budget_bytes_per_day: int = 0
-    """What may be written in any 24 hours; 0: no limit."""
+    """What may be written in any 24 hours, frames only; 0: no limit. See `tierkv.placement.write_budget`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,10 @@ class StoreSettings:
             raise InvalidRequestError("disk capacity cannot be negative; 0 turns the tier off", disk=self.disk.capacity_bytes)
         if 0 < self.disk.capacity_bytes < 4 * KIB:
             raise InvalidRequestError("disk capacity must be at least 4KiB; 0 turns the tier off", disk=self.disk.capacity_bytes)
+        if self.disk.write_budget_bytes_per_day < 0:
+            raise InvalidRequestError(
+                "a write budget cannot be negative; 0 sets no limit", disk_write_budget=self.disk.write_budget_bytes_per_day
+            )
         if not 0 <= self.host.headroom_ratio <= 0.5:
             raise InvalidRequestError("headroom_ratio lies between 0 and 0.5", headroom_ratio=self.host.headroom_ratio)
         if not 1 <= self.promote_threads <= 64:

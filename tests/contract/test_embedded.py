@@ -15,6 +15,7 @@ from tierkv.settings import MIB, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.deadline import wait_until
 from tierkv.testing.store_rig import BLOCK_TOKENS, LAYOUT, content_of, sources_of, targets_for
+from tierkv.tiers.base import GetOutcome
 from tierkv.tiers.disk.io import FileIO
 
 NAMESPACE = Identity(weights="embedded").fingerprint(LAYOUT)
@@ -145,8 +146,38 @@ def test_a_deletion_is_acknowledged_when_the_arena_index_knows_nothing_of_it(sto
     assert indexed_in_arena(store) == set()
 
 
+def test_what_neither_arena_nor_disk_can_give_back_is_forgotten_on_disk_too(store, monkeypatch):
+    """As after a restart: bytes in the arena are looked at before they are believed."""
+    store.put(NAMESPACE, KEYS[:2], sources_of(KEYS[:2]))
+    assert store.flush() == 2
+    entry, disk = store.tiered._books.index.get(KEYS[0]), store.tiered._books.disk
+    store.tiered.view(entry.placed_at())[:] = bytes(entry.placed_at().length)
+    entry.is_verified = False
+    with monkeypatch.context() as patch:
+        patch.setattr(store.tiered._mover, "_read_disk", lambda entries: ([GetOutcome.MISS], [None]))
+        with_nothing = store.acquire(NAMESPACE, KEYS[:2])
+        assert with_nothing.blocks() == ()
+        store.release(with_nothing)
+    wait_until(lambda: len(disk) == 0, timeout_s=5, what="the disk to forget the block and what follows it")
+    assert store.stats().counters["disk_read_misses"] == 1
+
+
 def indexed_in_arena(store):
     return {record.key for record in store.tiered._books.host.records()}
+
+
+def test_a_strict_commit_takes_what_it_follows_to_disk(store):
+    """A restart finds a block only behind those before it, whatever those were promised."""
+    store.put(NAMESPACE, KEYS[:3], sources_of(KEYS[:3]), durability=Durability.VOLATILE)
+    reservation = store.reserve(NAMESPACE, KEYS[3:], parent=KEYS[2])
+    for grant in reservation.grants:
+        copy_block(grant.buffer, memoryview(content_of(grant.key)))
+    store.commit(reservation, KEYS[3:4], durability=Durability.VOLATILE)
+    store.commit(reservation, KEYS[5:], durability=Durability.STRICT)
+    on_disk = [key for key in KEYS if store.tiered._books.disk.record(key) is not None]
+    assert on_disk == [*KEYS[:4], KEYS[5]]  # KEYS[4] is still being written
+    assert store.commit(reservation, KEYS[4:5], durability=Durability.STRICT) == 1
+    assert store.flush() == 0
 
 
 def test_a_strict_namespace_without_a_disk_is_refused(tmp_path, clock):

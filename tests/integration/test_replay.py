@@ -65,7 +65,7 @@ class LiveCache:
         return num_hits, on_disk
 
 
-@pytest.fixture(params=["arc", "lru"])
+@pytest.fixture(params=["arc", "arc-size", "lru"])
 def policy(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -90,7 +90,7 @@ def live(tmp_path: Path, policy: str) -> Iterator[tuple[LiveCache, int]]:
 def test_a_daemon_hits_what_the_simulator_hits(live: tuple[LiveCache, int], policy: str, path: Path) -> None:
     daemon, disk_blocks = live
     trace: Trace = read_trace(path)
-    maker = DAEMON_POLICIES["arc" if policy == "arc" else "lru-chain"]
+    maker = DAEMON_POLICIES["lru-chain" if policy == "lru" else policy]
     simulated = TierCache(maker, HOST_BLOCKS, disk_blocks, staging_blocks=HOST_PAGES - HOST_BLOCKS)
     differences = []
     for number, request in enumerate(trace.requests[:1500]):

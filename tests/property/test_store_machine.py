@@ -4,6 +4,8 @@ Keys form trees: pairs of chains begin alike. Blocks are reserved, committed and
 
 What the model knows: the bytes of every block that was ever committed and not deleted. The store may have forgotten any of them
 (it is a cache), but whatever it serves is byte for byte what the model has, and what it must not have it does not serve.
+
+What is drawn depends on no answer of the store: its threads have a part in what is granted, and a run must be one that can be replayed.
 """
 
 from __future__ import annotations
@@ -88,6 +90,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     chains = st.integers(0, CHAINS - 1)
     lengths = st.integers(1, CHAIN_BLOCKS)
+    subsets = st.sets(st.integers(0, CHAIN_BLOCKS - 1))
     starts = st.just(0) | st.integers(0, CHAIN_BLOCKS)
 
     hints = st.just(NO_HINTS) | st.builds(
@@ -151,33 +154,34 @@ class StoreMachine(RuleBasedStateMachine):
         self.reservations.append((reservation, [grant.key for grant in reservation.grants if grant.buffer is not None]))
 
     @precondition(lambda self: self.reservations)
-    @rule(data=st.data(), is_commit=st.booleans(), is_whole=st.booleans())
-    def finish_reservation(self, data: st.DataObject, is_commit: bool, is_whole: bool) -> None:
+    @rule(data=st.data(), is_commit=st.booleans(), chosen=st.none() | subsets)
+    def finish_reservation(self, data: st.DataObject, is_commit: bool, chosen: set[int] | None) -> None:
         reservation, left = self.reservations.pop(data.draw(st.integers(0, len(self.reservations) - 1)))
-        part = left if is_whole or not left else data.draw(st.lists(st.sampled_from(left), min_size=1, unique=True))
-        if len(part) < len(left):
+        part = [key for idx, key in enumerate(left) if chosen is None or idx in chosen]
+        if chosen is not None:
             self.reservations.append((reservation, [key for key in left if key not in part]))
-        if is_commit:
+        self._finish(reservation, part, is_commit=is_commit)
+
+    def _finish(self, reservation: Reservation, part: list[BlockKey], *, is_commit: bool) -> None:
+        if part and is_commit:
             self.committed.update(part)
             with contextlib.suppress(CapacityError):
                 assert self.store.commit(reservation, part) == len(part)
-        else:
+        elif part:
             assert self.store.abort(reservation, part) == len(part)
 
-    @rule(chain=chains, length=lengths, data=st.data())
-    def save_in_parts(self, chain: int, length: int, data: st.DataObject) -> None:
-        """What other calls seldom come to in one run: the blocks of a chain are committed or aborted one by one, in any order."""
-        reservation = self.store.reserve(self.namespace_id, self._chain(chain, length))
-        granted = {grant.key: grant.buffer for grant in reservation.grants if grant.buffer is not None}
-        for key in data.draw(st.permutations(list(granted))):
-            granted[key][:] = content_of(key)
-            if data.draw(st.booleans()):
-                self.committed.add(key)
-                with contextlib.suppress(CapacityError):
-                    assert self.store.commit(reservation, [key]) == 1
-            else:
-                assert self.store.abort(reservation, [key]) == 1
-            self.books_are_right()
+    @rule(chain=chains, length=lengths, order=st.permutations(range(CHAIN_BLOCKS)), kept=subsets)
+    def save_one_by_one(self, chain: int, length: int, order: list[int], kept: set[int]) -> None:
+        """What other rules seldom come to in one run: blocks of a chain are committed and aborted one by one, in any order."""
+        keys = self._chain(chain, length)
+        reservation = self.store.reserve(self.namespace_id, keys)
+        buffers = {grant.key: grant.buffer for grant in reservation.grants}
+        for idx in order:
+            buffer = buffers[keys[idx]] if idx < length else None
+            if buffer is not None:
+                buffer[:] = content_of(keys[idx])
+                self._finish(reservation, [keys[idx]], is_commit=idx in kept)
+                self.books_are_right()
 
     @rule(chain=chains, length=lengths)
     def delete(self, chain: int, length: int) -> None:

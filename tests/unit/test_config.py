@@ -18,6 +18,7 @@ def loaded(tmp_path, **flags):
         ("host_memory", "0", "host memory must be at least 1MiB"),
         ("host_memory", "1023KiB", "host memory must be at least 1MiB"),
         ("disk", "1000", "disk capacity must be at least 4KiB; 0 turns the tier off"),
+        ("disk_write_budget", -1, "a write budget cannot be negative; 0 sets no limit"),
         ("disk_interval", "-1", "a duration .* is above zero .*'disk_interval' from the flag"),
         ("disk_interval", "nan", "a duration"),
         ("lease_ttl", "0", "a duration"),

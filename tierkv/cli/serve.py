@@ -24,7 +24,7 @@ def serve(
         str | None, typer.Option(help="Bytes that may be written to disk in 24 hours, e.g. 500GB. Default: no limit.")
     ] = None,
     durability: Annotated[str | None, typer.Option(help="Default promise: volatile, interval or strict.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Eviction policy: arc or lru.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Eviction policy: arc, arc-size or lru.")] = None,
     http: Annotated[str | None, typer.Option(help="Loopback address of /metrics, /healthz and /readyz, or off.")] = None,
     listen: Annotated[str | None, typer.Option(help="TCP address for clients without shared memory; off by default.")] = None,
     tls_cert: Annotated[str | None, typer.Option(help="Certificate chain (PEM) for --listen.")] = None,

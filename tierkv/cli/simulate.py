@@ -169,17 +169,16 @@ def _as_json(trace: Trace, results: Sequence[Result]) -> dict[str, object]:
 def _show(trace: Trace, results: Sequence[Result], console: Console) -> None:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     has_disk = any(result.disk_capacity_blocks is not None for result in results)
     size = f"blocks of {trace.block_tokens} tokens" if trace.block_tokens else "full blocks"
-    counts = f"{len(trace.requests):,} requests, {trace.num_accesses:,} accesses, {trace.num_unique:,} unique, {size}"
-    table = Table(title=Text(f"{Path(trace.name).name}: {counts}"), title_justify="left", box=box.SIMPLE)
+    counts = f"{len(trace.requests):,} requests, {trace.num_accesses:,} accesses, {trace.num_unique:,} unique, {size}; hits in %"
+    table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("policy", no_wrap=True)
-    headings = ["capacity", "blocks", "prefix hit %", "block hit %", "to Belady"]
-    headings += ["host hit %", "disk hit %", "disk writes"] if has_disk else []
+    headings = ["capacity", "blocks", "prefix %", "block %", "to Belady"]
+    headings += ["host %", "disk %", "disk writes"] if has_disk else []
     for heading in [*headings, "orphans", "accesses/s"]:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     if not console.is_terminal:
         console.width = max(console.width, _MIN_WIDTH)  # a file or a pipe has no width to respect
     policy = None
@@ -188,6 +187,7 @@ def _show(trace: Trace, results: Sequence[Result], console: Console) -> None:
             table.add_section()
         policy = result.policy
         table.add_row(*_cells(result, has_disk=has_disk))
+    console.print(f"{Path(trace.name).name}: {counts}", markup=False, highlight=False, soft_wrap=True)
     console.print(table)
 
 

@@ -7,7 +7,7 @@ orphans: what is held can be used).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tierkv.index.entry import BlockEntry
 from tierkv.model.chains import Chains
@@ -81,16 +81,16 @@ class BlockIndex:
         """The entries of everything that follows `key`, parents before their children."""
         return [self._entries[below] for below in self.chains.descendants(key)]
 
-    def with_followers(self, entries: Sequence[BlockEntry]) -> list[BlockEntry]:
-        """These entries and those of everything that follows one of them, each once. Cost: O(1) a block returned."""
-        found: dict[BlockEntry, None] = {}
-        for entry in entries:
-            stack = [entry]
-            while stack:
-                member = stack.pop()
-                if member not in found:  # otherwise what follows it has been found, too
-                    found[member] = None
-                    stack.extend(self._entries[below] for below in self.chains.children(member.key))
+    def with_descendants(self, entries: Iterable[BlockEntry]) -> list[BlockEntry]:
+        """The entries and those of everything that follows them, each once, in no order. O(1) an entry, whoever follows whom."""
+        found = dict.fromkeys(entries)
+        stack = list(found)
+        while stack:
+            for key in self.chains.children(stack.pop().key):
+                below = self._entries[key]
+                if below not in found:
+                    found[below] = None
+                    stack.append(below)
         return list(found)
 
     def match(self, namespace_id: NamespaceId, keys: Sequence[BlockKey]) -> list[BlockEntry]:

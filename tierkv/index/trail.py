@@ -98,14 +98,6 @@ class Trail:
         with self._lock:
             return list(self._ring)
 
-    def of_key(self, prefix: bytes) -> list[TrailEvent]:
-        """Events of the keys that begin with `prefix`, oldest first. Scans outside of the lock: a full trail takes tens of milliseconds, for an abbreviated key some hundreds."""
-        return events_of_key(self.events(), prefix)
-
-    def of_request(self, request_id: str) -> list[TrailEvent]:
-        """Events of the calls that carried this request id, oldest first."""
-        return [event for event in self.events() if event.request == request_id]
-
     def check_integrity(self) -> None:
         assert self._num_keys == sum(len(event.keys) for event in self._ring)
         assert len(self._ring) <= self._events_limit
@@ -113,7 +105,7 @@ class Trail:
 
 
 def events_of_key(events: Sequence[TrailEvent], prefix: bytes) -> list[TrailEvent]:
-    """Those of `events` with a key that begins with `prefix`."""
+    """Those of `events` with a key that begins with `prefix`. A full trail takes tens of milliseconds, for an abbreviated key hundreds."""
     if len(prefix) == KEY_BYTES:  # comparing whole keys is what tuples do best
         return [event for event in events if prefix in event.keys]
     return [event for event in events if any(key.startswith(prefix) for key in event.keys)]

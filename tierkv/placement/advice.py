@@ -19,7 +19,10 @@ from tierkv.model.keys import BlockKey
 from tierkv.placement.pace import Pace
 from tierkv.placement.residency import Residency
 from tierkv.policies.base import Policy
-from tierkv.policies.expiry import is_outlasted, unshared_tail
+from tierkv.policies.expiry import unshared_tail
+
+_LONGEST_IDLE_EVENTS = 1 << 40
+"""What is wanted later than that is as good as never."""
 
 
 class Adviser:
@@ -61,15 +64,15 @@ class Adviser:
     def _let_go_first(self, keys: list[BlockKey]) -> None:
         self._books.retention.unprotect(keys)
         for policy, _ in self._tiers:
-            _expire_first(policy, keys)
+            _expect(policy, keys, None)
 
     def _let_rest(self, keys: list[BlockKey], idle_s: float) -> None:
-        """Blocks that would have left before they are wanted again give way at once to those that would not."""
+        """Tells the policies when blocks are wanted again, in their time; nothing while its pace is not known."""
         now_s = self._clock.monotonic_s()
         for policy, pace in self._tiers:
-            state = policy.state()
-            if is_outlasted(idle_s, pace.per_second(now_s, state.events), state.survival):
-                _expire_first(policy, keys)
+            in_events = idle_s * pace.per_second(now_s, policy.state().events)
+            if in_events >= 1:
+                _expect(policy, keys, min(int(in_events), _LONGEST_IDLE_EVENTS))
 
     def _tail(self, keys: list[BlockKey], *, own_pins: int = 0, only_pinned: bool = False) -> list[BlockKey]:
         """The end of a chain that is nobody else's; with `only_pinned`: that no other pinned block needs."""
@@ -94,7 +97,7 @@ class Adviser:
         return self._clock.now_ns() / 1e9
 
 
-def _expire_first(policy: Policy[BlockKey], keys: Sequence[BlockKey]) -> None:
+def _expect(policy: Policy[BlockKey], keys: Sequence[BlockKey], in_events: int | None) -> None:
     resident = [key for key in keys if key in policy]
     if resident:
-        policy.expire_first(resident)
+        policy.expect(resident, in_events)

@@ -197,11 +197,9 @@ class DiskWriter:
         admitted: list[BlockEntry] = []
         # Who checked a block on its way to disk may have queued it once more.
         wanted = [entry for entry in dict.fromkeys(batch) if self._is_wanted(entry)]
-        for planned in plan_chains(wanted):
-            # One that was found damaged, or that made room for an earlier chain, took along what follows it.
-            chain = [entry for entry in planned if self._books.index.is_current(entry)]
-            if not chain:
-                continue
+        for chain in plan_chains(wanted):
+            if not self._books.index.is_current(chain[0]):
+                continue  # room for an earlier chain took what this one follows, and it went too
             gone, num_admitted = self._books.plan_disk_room(chain)
             victims.extend(gone)
             admitted.extend(chain[:num_admitted])
@@ -306,14 +304,11 @@ class DiskWriter:
         except Exception:
             _log.exception("writing to disk failed")
             return [PutOutcome.NO_SPACE] * len(items)
-        footprints = [self._disk.footprint_bytes(record.payload_bytes) for record, _ in items]
-        written = sum(size for size, outcome in zip(footprints, outcomes, strict=True) if outcome is PutOutcome.STORED)
-        stored = sum(
-            record.payload_bytes for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED
-        )
+        records = [record for (record, _), outcome in zip(items, outcomes, strict=True) if outcome is PutOutcome.STORED]
         with self._lock:
-            self._books.counters["disk_written_bytes"] += stored
-            if self._budget is not None:
+            self._books.counters["disk_written_bytes"] += sum(record.payload_bytes for record in records)
+            if self._budget is not None:  # which whoever asks whether the disk is writable refills
+                written = sum(self._disk.footprint_bytes(record.payload_bytes) for record in records)
                 self._budget.take(written, self._clock.monotonic_s())
         return outcomes
 

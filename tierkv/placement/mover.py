@@ -243,12 +243,7 @@ class Mover:
                     self._books.counters["promoted_bytes"] += entry.block_bytes
                     self._books.to_seal.append(entry)  # for the arena index; the move ends there
                 else:
-                    self._count_loss(outcome)
-                    if self.writer is not None:
-                        # What the books forget must not stay on disk: it was unreadable, or could not be set aside.
-                        self._books.to_unwrite.append(entry.key)
-                    entry.is_on_disk = False
-                    self._books.lose_disk(entry.key, MissReason.CHECKSUM)
+                    self._lose_disk_copy(entry, outcome)
                     self._books.lose_host(entry, MissReason.CHECKSUM)
                     self._books.end_move(entry)
         self.kick()
@@ -270,10 +265,11 @@ class Mover:
         for entry in entries:
             view = self._books.host.view(entry.placed_at())[: entry.block_bytes]
             is_intact = self._checksum(view) == entry.sealed_record().checksum
+            outcome: GetOutcome | None = None
             if not is_intact and entry.is_on_disk:
                 # Nobody reads an unverified block, so its extent can be filled again from the disk's copy.
-                outcomes, _ = self._read_disk([entry])
-                is_intact = outcomes[0] is GetOutcome.HIT
+                (outcome,), _ = self._read_disk([entry])
+                is_intact = outcome is GetOutcome.HIT
             with self._lock:
                 entry.promotion = None
                 if is_intact:
@@ -281,14 +277,18 @@ class Mover:
                 elif entry.state is not BlockState.LOST:
                     self._books.counters["arena_stale"] += 1
                     self._books.trail.note(What.LOST, [entry.key], "its bytes in the arena do not match", tier=TierName.HOST)
-                    if entry.is_on_disk:
-                        self._books.lose_disk(entry.key, MissReason.CHECKSUM)
+                    if outcome is not None and entry.is_on_disk:
+                        self._lose_disk_copy(entry, outcome)
                     self._books.lose_host(entry, MissReason.CHECKSUM)
                 self._pass_on([entry])
         self.kick()
 
-    def _count_loss(self, outcome: GetOutcome) -> None:
+    def _lose_disk_copy(self, entry: BlockEntry, outcome: GetOutcome) -> None:
+        """The disk's copy could not be had. Lock held."""
         self._books.counters["damaged" if outcome is GetOutcome.DAMAGED else "disk_read_misses"] += 1
+        if outcome is GetOutcome.MISS and self.writer is not None:
+            self.writer.delete([entry.key])  # unreadable, not damaged: what the books forget must not stay on disk
+        self._books.lose_disk(entry.key, MissReason.CHECKSUM)
 
 
 def _finish(waiting: Sequence[Future[None]]) -> None:

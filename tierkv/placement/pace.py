@@ -25,9 +25,8 @@ class Pace:
         if samples and now_s - samples[-1][0] < self._window_s / _SAMPLES:
             return
         samples.append((now_s, events))
-        while (
-            len(samples) > 1 and samples[1][0] <= now_s - self._window_s
-        ):  # the first one that is older stays: rates span the window
+        # The last sample before the window stays, so that a rate spans all of it.
+        while len(samples) > 1 and samples[1][0] <= now_s - self._window_s:
             samples.popleft()
 
     def per_second(self, now_s: float, events: int) -> float:

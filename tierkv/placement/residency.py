@@ -118,27 +118,35 @@ class Residency:
         if not victims:
             return
         is_disk_writable = self._is_disk_writable()
-        by_fate: dict[planner.Eviction, list[BlockEntry]] = {}
+        leaving: list[tuple[BlockEntry, planner.Eviction]] = []
         for key in victims:
             entry = self.index.get(key)
             assert entry is not None, "a policy names only resident keys"
-            how = planner.plan_eviction(is_on_disk=entry.is_on_disk, is_disk_writable=is_disk_writable)
-            by_fate.setdefault(how, []).append(entry)
+            leaving.append((entry, planner.plan_eviction(is_on_disk=entry.is_on_disk, is_disk_writable=is_disk_writable)))
+        self._note_evictions(leaving)
+        for (
+            entry,
+            how,
+        ) in leaving:  # in the victims' order: a head that goes nowhere would take its tail along before the tail's turn
+            if entry.state is not BlockState.READY:  # it has: the block between them was not the policy's
+                continue
+            entry.step(BlockEvent.EVICT)
+            self.counters["evicted_bytes"] += entry.block_bytes
+            if how is planner.Eviction.DEMOTE:
+                entry.moves += 1
+            else:
+                self.finish_eviction(entry)
+        self.to_demote.extend(entry for entry, how in reversed(leaving) if how is planner.Eviction.DEMOTE)
+
+    def _note_evictions(self, leaving: Sequence[tuple[BlockEntry, planner.Eviction]]) -> None:
+        by_fate: dict[planner.Eviction, list[BlockKey]] = {}
+        for entry, how in leaving:
+            by_fate.setdefault(how, []).append(entry.key)
         rule = _rule_of(self.host_policy)
-        for how, entries in by_fate.items():
-            self.counters[f"evictions_{how.value}"] += len(entries)
+        for how, keys in by_fate.items():
+            self.counters[f"evictions_{how.value}"] += len(keys)
             what = What.DEMOTED if how is planner.Eviction.DEMOTE else What.EVICTED
-            self.trail.note(what, [entry.key for entry in entries], f"{rule}; {_FATES[how]}", tier=TierName.HOST)
-            for entry in entries:
-                if not self.index.is_current(entry):
-                    continue  # it went with a victim that was discarded before, which it follows
-                entry.step(BlockEvent.EVICT)
-                self.counters["evicted_bytes"] += entry.block_bytes
-                if how is planner.Eviction.DEMOTE:
-                    entry.moves += 1
-                else:
-                    self.finish_eviction(entry)
-        self.to_demote.extend(reversed(by_fate.get(planner.Eviction.DEMOTE, [])))
+            self.trail.note(what, keys, f"{rule}; {_FATES[how]}", tier=TierName.HOST)
 
     def finish_eviction(self, entry: BlockEntry) -> None:
         """The host copy of an EVICTING block goes; its entry stays while the disk holds it."""
@@ -302,7 +310,9 @@ class Residency:
             return False
         # Nobody else has it: neither who reads it nor what follows it in the arena may be left behind.
         return (entry.pins > 0 or self.retention.is_retained(key)) or any(
-            not child.is_on_disk for below in self.index.chains.children(key) if (child := self.index.get(below)) is not None
+            child.state is not BlockState.FREE or not child.is_on_disk
+            for below in self.index.chains.children(key)
+            if (child := self.index.get(below)) is not None
         )
 
     # -- self-check ------------------------------------------------------------------------------------------------------
@@ -325,6 +335,9 @@ class Residency:
             self.disk_policy.check_integrity()
             unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
             assert not unknown, unknown  # what no policy knows could never leave the disk
+        for policy in (self.host_policy, *filter(None, [self.disk_policy])):
+            gone = [key.hex() for key in policy if self.index.get(key) is None]
+            assert not gone, gone  # what nobody holds could never be written again
 
 
 def _rule_of(policy: Policy[BlockKey]) -> str:

@@ -18,6 +18,7 @@ from tierkv.model.lifecycle import BlockEvent
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import MissReason, ReserveOutcome
 from tierkv.placement.advice import Adviser
+from tierkv.placement.planner import plan_chains
 from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.settings import LimitSettings
@@ -99,7 +100,8 @@ class Saver:
         """To save a block is its request's access to it, and what it adds to the host tier counts against its share."""
         if not request_id:
             return
-        self._requests.first_accesses(session, request_id, [entry.key for entry in placed])
+        for chain in plan_chains(placed):  # what others are writing may stand between them
+            self._requests.first_accesses(session, request_id, [entry.key for entry in chain])
         weight = sum(self._books.host.footprint_bytes(entry.block_bytes) for entry in placed if not entry.is_passing)
         self._requests.add_spent(session, request_id, weight)
 

@@ -1,7 +1,8 @@
 """The write budget: how many bytes a day may go to disk, so that a cache does not wear out an SSD. A token bucket; pure.
 
 It holds an hour's share at most, and starts with that. Its rate is the day's budget less that hour, so that no 24 hours see more than
-the budget. What is written is counted afterwards: a batch may overdraw it, which the next ones pay for.
+the budget. What is written is counted afterwards: a batch may overdraw it, which the next ones pay for. It forgets: a restart begins
+with an hour's share again. Lock held, as a look refills it.
 """
 
 from __future__ import annotations

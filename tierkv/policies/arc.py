@@ -14,6 +14,8 @@ touches its tail first, so that a chain is lost from its tail; a victim takes al
 cache adds at most an eighth of it (at least one entry), the rest becomes ghosts; ghosts weigh at most twice the capacity, the
 earliest go first.
 
+Who is told when entries are wanted again (`expect`) keeps them apart, in a waiting room, and compares that with the ages of the others.
+
 Weights: sizes are sums of weights, a ghost keeps the weight it had, a step is scaled by it. REPLACE is repeated until the new entries
 fit. The figure trims ghosts before REPLACE, we do it when the entries are in; REPLACE moves an entry within T1 + B1 or within T2 + B2, so
 that both orders drop the same ghost. The figure's "delete the oldest of T1, keep no ghost" is the case in which it is the one just made.
@@ -28,7 +30,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 from tierkv.model.chains import Chains
-from tierkv.policies.arc_books import ANCIENT, W_LIMIT, ArcBooks, Rule
+from tierkv.policies.arc_books import W_LIMIT, ArcBooks, Rule
 from tierkv.policies.base import Admission, Cause, Shortfall
 from tierkv.policies.suffix import SuffixSelector, num_fitting
 
@@ -58,11 +60,12 @@ class ArcPolicy(ArcBooks[K]):
 
     def on_access(self, keys: Sequence[K]) -> None:
         self._now += 1
-        t1, t2 = self._t1, self._t2
+        t2 = self._t2
         for key in t2.missing(keys):
-            t2.append(key, t1.pop(key))
+            t2.append(key, self._take_out(key)[0])
         t2.touch_all(reversed(keys))
         self._touched_at.update(dict.fromkeys(keys, self._now))
+        self._let_in_overdue()
 
     def admit(
         self,
@@ -80,6 +83,7 @@ class ArcPolicy(ArcBooks[K]):
         needed = sum(sizes) - free
         is_access = cause is not Cause.PREFETCH
         self._now += is_access
+        self._let_in_overdue()
         before = self._p, self._w, self._hits_b1, self._hits_b2
         after_b2 = self._learn(keys[:num_wanted], is_access=is_access)
         num_admitted = num_wanted
@@ -105,13 +109,6 @@ class ArcPolicy(ArcBooks[K]):
         victims = tuple(selector.victims)
         self.let_go(victims)
         return victims
-
-    def expire_first(self, keys: Sequence[K]) -> None:
-        self._t1.make_oldest([key for key in keys if key in self._t1])
-        self._t2.make_oldest([key for key in keys if key in self._t2])
-        for key in keys:
-            self._ancient -= 1
-            self._touched_at[key] = self._ancient
 
     # -- who comes in ----------------------------------------------------------------------------------------------------
 
@@ -157,6 +154,7 @@ class ArcPolicy(ArcBooks[K]):
         self._insert(keys[:num_admitted], weights, head, is_access=is_access)
         if outcome.shortfall is Shortfall.CAP:
             self._pass_by(keys[num_admitted:], weights[num_admitted:])
+        self._trim_ghosts()  # when all is said: what is passed by may still be a ghost
 
     def _insert(self, keys: Sequence[K], weights: Sequence[int], head: Sequence[K], *, is_access: bool) -> None:
         """Takes entries in, tail first: ghosts into T2 (without an access: into the list they left), others into T1."""
@@ -176,7 +174,6 @@ class ArcPolicy(ArcBooks[K]):
         for entries, weight_before in ((t1, used[0]), (t2, used[1])):
             if entries.total > weight_before or (not is_access and keys):
                 entries.touch_all([key for key in reversed(head) if key in entries])
-        self._trim_ghosts()
 
     def _pass_by(self, keys: Sequence[K], weights: Sequence[int]) -> None:
         """What a request may not add counts as if it had been here and gone, tail first; what never fits does not."""
@@ -188,18 +185,33 @@ class ArcPolicy(ArcBooks[K]):
             if key in self._ghosts:
                 self._ghosts.pop(key)
             self._ghosts.append(key, weights[idx], to_b2=to_b2)
-        self._trim_ghosts()
 
     # -- who leaves ------------------------------------------------------------------------------------------------------
 
     def _collect(self, needed: int, is_pinned: Callable[[K], bool], *, after_b2: bool) -> SuffixSelector[K]:
-        """Victims as repeated REPLACE takes them; where one list has only pinned entries left, the other gives."""
+        """Victims as repeated REPLACE takes them; where one list has only pinned entries left, the other gives.
+
+        An entry that waits leaves before the one that REPLACE names when it will be idle for longer than that one probably will:
+        for as long again as it has been.
+        """
         selector = SuffixSelector(self._chains, self._touched_at, self._weight_of, is_pinned)
-        from_t1, from_t2 = iter(self._t1), iter(self._t2)
-        one, two = next(from_t1, None), next(from_t2, None)
+        from_t1, from_t2, from_waiting = iter(self._t1), iter(self._t2), iter(self._waiting)
+        one, two, guest = next(from_t1, None), next(from_t2, None), next(from_waiting, None)
         t1_weight = self._t1.total
+        factor = 2.0**self._w if self.rule is Rule.AGE else 1.0
+        now, touched_at = self._now, self._touched_at
         while selector.weight < needed:
-            if one is not None and (two is None or self._is_t1_first(one, two, t1_weight, after_b2=after_b2)):
+            idle_one = -1.0 if one is None else (now - touched_at[one]) * factor
+            idle_two = -1.0 if two is None else now - touched_at[two]
+            is_t1_first = one is not None and (
+                two is None
+                or (idle_one >= idle_two if self.rule is Rule.AGE else self._is_t1_too_large(t1_weight, after_b2=after_b2))
+            )
+            idle = idle_one if is_t1_first else idle_two
+            if guest is not None and self._waiting.guest(guest).expected_at - now > idle:
+                gone = selector.take(guest)
+                guest = next(from_waiting, None)
+            elif is_t1_first and one is not None:
                 gone = selector.take(one)
                 one = next(from_t1, None)
             elif two is not None:
@@ -211,13 +223,7 @@ class ArcPolicy(ArcBooks[K]):
                 t1_weight -= sum(self._t1.weight(key) for key in gone if key in self._t1)
         return selector
 
-    def _is_t1_first(self, one: K, two: K, t1_weight: int, *, after_b2: bool) -> bool:
-        one_at, two_at = self._touched_at[one], self._touched_at[two]
-        if one_at <= ANCIENT or two_at <= ANCIENT:
-            return one_at < two_at
-        if self.rule is Rule.AGE:
-            factor: float = 2.0**self._w
-            return (self._now - one_at) * factor >= self._now - two_at
+    def _is_t1_too_large(self, t1_weight: int, *, after_b2: bool) -> bool:
         return t1_weight > self._p or (after_b2 and t1_weight == self._p)
 
     def let_go(self, keys: Sequence[K]) -> None:
@@ -225,12 +231,10 @@ class ArcPolicy(ArcBooks[K]):
         self._trim_ghosts()
 
     def _evict(self, victims: Sequence[K]) -> None:
-        aged = (at for victim in reversed(victims) if (at := self._touched_at[victim]) > ANCIENT)
-        self._survival = self._now - next(aged, self._now - self._survival)
         for victim in victims:
             del self._touched_at[victim]
-            from_t2 = victim in self._t2
-            self._ghosts.append(victim, (self._t2 if from_t2 else self._t1).pop(victim), to_b2=from_t2)
+            weight, from_t2 = self._take_out(victim)
+            self._ghosts.append(victim, weight, to_b2=from_t2)
 
     # -- led through what another one decided ----------------------------------------------------------------------------------
 

@@ -69,8 +69,8 @@ class PolicyState:
     w: float = 0.0
     events: int = 0
     """Its time: the number of accesses and admissions so far."""
-    survival: int = 0
-    """How long the last victim had waited, in events; 0 while nothing had to leave, and of a policy that does not know."""
+    waiting_weight: int = 0
+    """Entries that are expected at a known time, or never."""
 
 
 class Policy(Protocol[K]):
@@ -78,7 +78,7 @@ class Policy(Protocol[K]):
 
     The caller guarantees:
     1. `admit` is called for keys that are not resident, each at most once, heads before their tails.
-    2. `on_access`, `on_remove` and `expire_first` are called for resident keys only, each at most once, `on_access` head first.
+    2. `on_access`, `on_remove` and `expect` are called for resident keys only, each at most once, `on_access` head first.
     3. Weights are positive and do not change while an entry is resident.
     4. The ancestors of who is being admitted are pinned. Those of who is pinned are too, or the policy finds out at the cost of a walk.
     5. A sequence that was passed in is not changed afterwards: what follows the policy may keep it instead of a copy.
@@ -139,8 +139,11 @@ class Policy(Protocol[K]):
         """A resident entry is gone for a reason of its own (deleted, damaged, aborted)."""
         ...
 
-    def expire_first(self, keys: Sequence[K]) -> None:
-        """These entries will not be used soon: they become the next victims, the last of them first, with all that follows them."""
+    def expect(self, keys: Sequence[K], in_events: int | None) -> None:
+        """These entries are wanted again after so many events (None: never), as far as anybody can tell; no access.
+
+        Among entries that are all expected at one time the last of `keys` leaves first.
+        """
         ...
 
     def state(self) -> PolicyState:

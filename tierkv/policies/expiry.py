@@ -1,7 +1,4 @@
-"""What may leave early: the end of a chain that nobody else needs, and idle times that the cache does not outlast.
-
-Pure. Who acts on it: `Policy.expire_first`, called by placement.
-"""
+"""What may leave early: the end of a chain that nobody else needs. Pure. Who acts on it: `Policy.expect`, called by placement."""
 
 from __future__ import annotations
 
@@ -30,11 +27,3 @@ def unshared_tail(
         below = key
     tail.reverse()
     return tail
-
-
-def is_outlasted(idle_s: float, events_per_s: float, survival: int) -> bool:
-    """Whether entries that stay idle for so long would have left before they are wanted again.
-
-    survival — how many events an entry waits before it leaves (`PolicyState.survival`); 0, not known: nothing is said to leave.
-    """
-    return survival > 0 and idle_s * events_per_s > survival

@@ -19,8 +19,7 @@ K = TypeVar("K", bound=Hashable)
 class PolicyImage(Generic[K]):
     """All that a policy knows. What it does not have is empty.
 
-    name — as in `PolicyState`; now — its time in events; ancient — the
-    earliest moment it has given to entries that are to leave first; t1, t2 — resident keys, least recent first; ghosts — who left longest ago
+    name — as in `PolicyState`; now — its time in events; t1, t2 — resident keys, least recent first; ghosts — who left longest ago
     first; in_b2 — which of them are in B2; keys, weights — of all of them, in no order; touched_at — of resident keys, the moment of
     the last access. Lists and dicts are the holder's own.
     """
@@ -28,7 +27,6 @@ class PolicyImage(Generic[K]):
     name: str
     capacity: int
     now: int = 0
-    ancient: int = 0
     p: float = 0.0
     w: float = 0.0
     hits_b1: int = 0

@@ -100,8 +100,9 @@ class LruPolicy(Generic[K]):
     def on_remove(self, key: K) -> None:
         self._resident.pop(key)
 
-    def expire_first(self, keys: Sequence[K]) -> None:
-        self._resident.make_oldest(keys)
+    def expect(self, keys: Sequence[K], in_events: int | None) -> None:
+        if in_events is None:  # when others are wanted again says nothing of how recent they are
+            self._resident.make_oldest(keys)
 
     def export_image(self) -> PolicyImage[K]:
         image: PolicyImage[K] = PolicyImage("lru", self.capacity, t1=list(self._resident))
@@ -122,9 +123,8 @@ class LruPolicy(Generic[K]):
         *,
         cause: Cause,
         head: Sequence[K] = (),
-        spent: int = 0,
     ) -> None:
-        del cause, spent
+        del cause
         self._apply(keys, weights, outcome, head)
 
     def let_go(self, keys: Sequence[K]) -> None:

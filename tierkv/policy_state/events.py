@@ -17,7 +17,7 @@ from tierkv.model.keys import KEY_BYTES, BlockKey
 from tierkv.policies.base import Admission, Cause, Shortfall
 from tierkv.policy_state.lineage import Lineage
 
-_ACCESS, _ADMIT, _LEAVE, _REMOVE, _EXPIRE = 1, 2, 3, 4, 5
+_ACCESS, _ADMIT, _LEAVE, _REMOVE = 1, 2, 3, 4
 _CAUSES = (Cause.SAVE, Cause.LOAD, Cause.PREFETCH)
 _SHORTFALLS = (None, Shortfall.CAP, Shortfall.PINNED)
 _U32 = struct.Struct("<I")
@@ -49,12 +49,7 @@ class Removed:
     keys: Sequence[BlockKey]
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredFirst:
-    keys: Sequence[BlockKey]
-
-
-Event: TypeAlias = Accessed | Admitted | LetGo | Removed | ExpiredFirst
+Event: TypeAlias = Accessed | Admitted | LetGo | Removed
 
 
 def encode(event: Event, lineage: Lineage) -> bytes:
@@ -70,8 +65,6 @@ def encode(event: Event, lineage: Lineage) -> bytes:
         case Removed(keys):
             lineage.forget(keys)
             return bytes([_REMOVE]) + _encode_keys(keys)
-        case ExpiredFirst(keys):
-            return bytes([_EXPIRE]) + _encode_list(keys, lineage)
 
 
 def _encode_admission(event: Admitted, lineage: Lineage) -> bytes:
@@ -123,8 +116,6 @@ def decode(payload: bytes, lineage: Lineage) -> Iterator[Event]:
                 keys = reader.keys()
                 lineage.forget(keys)
                 yield LetGo(keys) if kind == _LEAVE else Removed(keys)
-            case 5:
-                yield ExpiredFirst(reader.chain_or_list())
             case _:
                 raise DataError("an event of no known kind", kind=kind)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tierkv.model.keys import BlockKey
 from tierkv.policies.base import Admission, Cause, PolicyState
 from tierkv.policies.image import RestorablePolicy
-from tierkv.policy_state.events import Accessed, Admitted, Event, ExpiredFirst, LetGo, Removed
+from tierkv.policy_state.events import Accessed, Admitted, Event, LetGo, Removed
 
 PENDING_EVENTS_LIMIT = 1 << 16
 PENDING_KEYS_LIMIT = 1 << 22
@@ -79,9 +79,8 @@ class RecordingPolicy:
         self.inner.on_remove(key)
         self._note(Removed((key,)), 1)
 
-    def expire_first(self, keys: Sequence[BlockKey]) -> None:
-        self.inner.expire_first(keys)
-        self._note(ExpiredFirst(keys), len(keys))
+    def expect(self, keys: Sequence[BlockKey], in_events: int | None) -> None:
+        self.inner.expect(keys, in_events)  # hints do not survive a restart
 
     def state(self) -> PolicyState:
         return self.inner.state()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tierkv.errors import DataError
 from tierkv.model.keys import BlockKey
 from tierkv.policies.image import RestorablePolicy
-from tierkv.policy_state.events import Accessed, Admitted, Event, ExpiredFirst, LetGo, Removed, decode
+from tierkv.policy_state.events import Accessed, Admitted, Event, LetGo, Removed, decode
 from tierkv.policy_state.lineage import Lineage
 from tierkv.policy_state.log import LogReader, generation_of
 from tierkv.policy_state.snapshot import Checksum, decode_snapshot
@@ -62,8 +62,6 @@ def replay(policy: RestorablePolicy[BlockKey], event: Event) -> None:
         case Removed(keys):
             for key in keys:
                 policy.on_remove(key)
-        case ExpiredFirst(keys):
-            policy.expire_first(keys)
 
 
 def merged(events: Sequence[Event]) -> list[Event]:

@@ -30,7 +30,7 @@ TELL_TICKS = 1200
 
 
 class PolicyScribe:
-    """Writes one policy down. Nothing here raises for what the medium does."""
+    """Writes one policy down. Nothing here raises: it is advice."""
 
     def __init__(
         self,
@@ -90,13 +90,18 @@ class PolicyScribe:
             self._needs_snapshot |= not drained.is_complete
             if self._needs_snapshot and not is_waiting:
                 image = self.policy.inner.export_image()
-        payload = self._encode(drained.events)
         try:
+            payload = self._encode(drained.events)
             if image is not None:
                 self._write_snapshot(image)
             elif payload and not self._needs_snapshot:
                 self._append(payload)
         except OSError as error:
+            self._suspend(error)
+        except (
+            Exception
+        ) as error:  # a bug of ours, and the events are gone: it must cost neither a store's end nor a log with a gap
+            _log.exception("what the policy of the %s tier went through could not be told", self._tier)
             self._suspend(error)
 
     def finish(self) -> None:
@@ -135,7 +140,7 @@ class PolicyScribe:
         self._counters["policy_state_bytes"] += self._snapshot_bytes
         self._counters["policy_state_snapshots"] += 1
 
-    def _suspend(self, error: OSError) -> None:
+    def _suspend(self, error: Exception) -> None:
         """What was written before stays as it is, a moment of the past; nothing is appended behind a gap."""
         self._files.close()
         self._needs_snapshot = True

@@ -27,7 +27,7 @@ VERSION = 1
 KEYS_LIMIT = 1 << 27
 _MAGIC = b"TKVPSNAP"
 _NO_PARENT = (1 << 32) - 1
-_HEADER = struct.Struct("<8sHHI16sQQQddQQIIIIq16x")
+_HEADER = struct.Struct("<8sHHI16sQQQddQQIIII24x")
 _CHECKED_BYTES = 144
 HEADER_BYTES = 160
 
@@ -66,7 +66,6 @@ def encode_snapshot(image: PolicyImage[BlockKey], lineage: Lineage, generation: 
         len(image.t2),
         len(image.ghosts) - len(image.in_b2),
         len(image.in_b2),
-        image.ancient,
     )
     header += checksum(body)
     return [header, checksum(header), body]
@@ -85,11 +84,9 @@ def decode_snapshot(content: bytes, checksum: Checksum) -> tuple[PolicyImage[Blo
         raise DataError("this snapshot has another version", found=version, version=VERSION)
     if content[_CHECKED_BYTES:HEADER_BYTES] != checksum(content[:_CHECKED_BYTES]):
         raise DataError("the header of a snapshot does not have its checksum")
-    if content[112:128] != bytes(16):
+    if content[104:128] != bytes(24):
         raise DataError("reserved bytes of a snapshot are in use")
-    _, _, header_bytes, num_runs, name, generation, capacity, now, p, w, hits_b1, hits_b2, *counts, ancient = _HEADER.unpack_from(
-        content
-    )
+    _, _, header_bytes, num_runs, name, generation, capacity, now, p, w, hits_b1, hits_b2, *counts = _HEADER.unpack_from(content)
     num_resident, num_ghosts = counts[0] + counts[1], counts[2] + counts[3]
     num_keys = num_resident + num_ghosts
     length = HEADER_BYTES + 40 * num_keys + 12 * num_resident + 8 * num_runs + num_ghosts
@@ -113,7 +110,6 @@ def decode_snapshot(content: bytes, checksum: Checksum) -> tuple[PolicyImage[Blo
         name=name.rstrip(b"\0").decode("ascii", "replace"),
         capacity=capacity,
         now=now,
-        ancient=ancient,
         p=p,
         w=w,
         hits_b1=hits_b1,

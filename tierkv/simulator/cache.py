@@ -151,8 +151,14 @@ class TierCache:
         disk = self.disk
         if disk is None or not keys:
             return 0
+        host, children = self.host, self.chains.children
+
+        def must_stay(key: int) -> bool:
+            # What follows it in the host would be left behind.
+            return is_pinned(key) or (key not in host and any(child in host for child in children(key)))
+
         on_disk = [key for key in head if key in disk]
-        admission = disk.admit(keys, [1] * len(keys), is_pinned, cause=Cause.LOAD, head=on_disk)
+        admission = disk.admit(keys, [1] * len(keys), must_stay, cause=Cause.LOAD, head=on_disk)
         self.disk_writes += admission.num_admitted
         self._forget(admission.victims)
         return admission.num_admitted

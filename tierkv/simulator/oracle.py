@@ -1,8 +1,8 @@
 """Hints that an agent framework would give, told from a trace that names its sessions.
 
 `closed`: after a session's last request it says of each of its chains that the conversation is over. `idle`: after any other
-request it says how long the session will be idle; a chain that would have left before it is wanted again gives way at once. What
-then leaves first is the part of the chain that no other chain and no other session shares, as in `tierkv.placement.advice`.
+request it says how long the session will be idle. Both speak of the part of a chain that no other chain and no other session
+shares, as in `tierkv.placement.advice`.
 
 An oracle knows the idle time exactly, where a framework guesses: its gain is a bound.
 """
@@ -69,10 +69,9 @@ class SessionOracle:
         held = keys[: cache.num_held(keys)]
         tail = unshared_tail(cache.chains, held, cache.__contains__, lambda key: self._users[key] == _SHARED)
         for tier in cache.tiers:
-            state = tier.state()
-            # Both are in the policy's time: it counts events, of which a request may be two.
-            if idle_requests is None or idle_requests * state.events > state.survival * num_requests > 0:
-                tier.expire_first([key for key in tail if key in tier])
+            # A policy's time counts events, of which a request may be two.
+            in_events = None if idle_requests is None else idle_requests * tier.state().events // num_requests
+            tier.expect([key for key in tail if key in tier], in_events)
 
 
 def next_requests(sessions: Sequence[int | None]) -> list[int | None]:

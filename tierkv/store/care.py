@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from tierkv.answers import (
-    VerifyReport,
-)
+from tierkv.answers import VerifyReport
 from tierkv.model.outcomes import StoreStats
 from tierkv.placement import planner
 from tierkv.placement.waiting import promised, resolved

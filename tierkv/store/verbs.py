@@ -73,9 +73,17 @@ class TieredStore(StoreCare):
             self._notes.committed(entries, hints)
             for entry in entries:
                 entry.durability = durability or self._namespaces.get(entry.namespace_id).durability
-            durable = self._mover.write_all([entry for entry in entries if entry.durability is Durability.STRICT])
+            strict = [entry for entry in entries if entry.durability is Durability.STRICT]
+            durable = self._mover.write_all([*self._unwritten_before(strict), *strict])
         self._mover.kick()
         return CommitResult(len(entries), durable)
+
+    def _unwritten_before(self, entries: Sequence[BlockEntry]) -> list[BlockEntry]:
+        """Blocks before those of one chain that the disk has not, whatever they were promised: without them no restart finds these."""
+        if not entries:
+            return []
+        before, own = self._books.index.ancestors(entries[-1].parent), set(entries)
+        return [entry for entry in before if entry.has_host_copy and not entry.is_on_disk and entry not in own]
 
     def abort(self, session: SessionId, reservation_id: int, keys: Sequence[BlockKey] | None = None) -> int:
         """Takes extents back unwritten; a reservation that is gone is no error."""
@@ -188,7 +196,7 @@ class TieredStore(StoreCare):
 
     def _forget(self, entries: list[BlockEntry], why: str) -> Future[int]:
         """Blocks go from every tier, and what follows them, which nobody could find without them, too."""
-        everything = self._books.index.with_followers(entries)
+        everything = [entry for entry in self._books.index.with_descendants(entries) if entry.is_held]
         self._notes.deleted(everything, why)
         on_disk = [entry.key for entry in everything if entry.is_on_disk]
         in_arena = [entry.key for entry in everything if entry.has_host_copy]
@@ -207,9 +215,9 @@ class TieredStore(StoreCare):
     def explain(self, subject: bytes | str, token_ids: Sequence[int] = ()) -> Explanation:
         """Why a block (its key, or the leading 4 bytes or more) or a request (its id) hit or missed.
 
-        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes tens
-        of milliseconds, for an abbreviated key some hundreds, hardly any of them under the lock. Raises InvalidRequestError for what cannot be a key, a request id or token
-        ids, and for an abbreviated key that is not unique. Answers after `close` too.
+        token_ids — of the first block of the subject: then what is held under other namespaces is known for certain. Takes tens of
+        milliseconds, for an abbreviated key some hundreds, hardly any of them under the lock. Raises InvalidRequestError for what
+        cannot be a key, a request id or token ids, and for an abbreviated key that is not unique. Answers after `close` too.
         """
         if isinstance(subject, str):
             return explain_request(self._recall, subject, token_ids)

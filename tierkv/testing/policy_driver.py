@@ -123,8 +123,8 @@ class PolicyDriver:
 
     def expire(self, keys: Sequence[int]) -> None:
         """`keys` — resident keys of one chain, head first."""
-        self.policy.expire_first(keys)
-        self.twin.expire_first(keys)
+        self.policy.expect(keys, None)
+        self.twin.expect(keys, None)
         order = list(self.policy)
         closure = {follower for key in keys for follower in self._group(key)}
         assert set(order[: len(closure)]) == closure, "expired entries are not the next to leave"
@@ -214,4 +214,4 @@ class PolicyDriver:
         assert all((key in self.policy) == (key in self.resident) for key in self.parents)
         state = self.policy.state()
         assert state == self.twin.state()
-        assert state.t1_weight + state.t2_weight == self.policy.used
+        assert state.t1_weight + state.t2_weight + state.waiting_weight == self.policy.used

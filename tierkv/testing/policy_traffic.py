@@ -33,8 +33,8 @@ class PolicyTraffic:
 
     def step(self) -> None:
         """One call, or the two of a request."""
-        events = [self._request, self._remove, self._make_room, self._expire, self._scatter, self._repeat]
-        self._random.choices(events, weights=[12, 1, 1, 1, 1, 2])[0]()
+        events = [self._request, self._remove, self._make_room, self._scatter, self._repeat]
+        self._random.choices(events, weights=[12, 1, 1, 1, 2])[0]()
 
     def _request(self) -> None:
         path = self._path()
@@ -84,11 +84,6 @@ class PolicyTraffic:
     def _make_room(self) -> None:
         pins = self._some_pins()
         self.policy.make_room(self._random.randint(1, 6), pins.__contains__)
-
-    def _expire(self) -> None:
-        suffix = self._suffix()
-        if suffix:
-            self.policy.expire_first(suffix)
 
     def _scatter(self) -> None:
         """An access to entries that are no chain."""

@@ -1,46 +1,44 @@
-"""The index: what follows what."""
-
-import pytest
+"""The block index: what follows what, without walking anything twice."""
 
 from tierkv.index.block_index import BlockIndex
 from tierkv.index.entry import BlockEntry
 from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey, NamespaceId
 
-NUM_BLOCKS = 64
+NAMESPACE = NamespaceId(bytes(32))
 
 
-def entry_of(number, parent=None):
-    parent_key = None if parent is None else BlockKey(parent.to_bytes(32, "big"))
-    return BlockEntry(BlockKey(number.to_bytes(32, "big")), NamespaceId(bytes(32)), parent_key, 4096)
+def key_of(number):
+    return BlockKey(number.to_bytes(32, "big"))
 
 
-@pytest.fixture
-def index():
-    return BlockIndex(history_limit=16)
+def index_of(parents):
+    """parents — number of a block → number of the one before it, or None."""
+    index = BlockIndex(history_limit=4)
+    for number, parent in parents.items():
+        index.add(BlockEntry(key_of(number), NAMESPACE, None if parent is None else key_of(parent), 4096))
+    return index
 
 
-@pytest.mark.parametrize("step", [1, -1])
-def test_what_follows_a_chain_is_found_by_one_look_at_each_block(index, monkeypatch, step):
-    """A look at everything below each block of a chain would be quadratic: seconds under the lock for a long one."""
-    chain = [entry_of(number, number - 1 if number > 1 else None) for number in range(1, NUM_BLOCKS + 1)]
-    for entry in chain:
-        index.add(entry)
-    looks = []
-    children = Chains.children
-
-    def looked_at(self, key):
-        looks.append(key)
-        return children(self, key)
-
-    monkeypatch.setattr(Chains, "children", looked_at)
-    found = index.with_followers(chain[: NUM_BLOCKS // 2][::step])
-    assert set(found) == set(chain)
-    assert len(found) == len(looks) == NUM_BLOCKS
+def numbers(entries):
+    return sorted(int.from_bytes(entry.key, "big") for entry in entries)
 
 
-def test_what_follows_in_another_chain_is_found_too(index):
-    entries = [entry_of(1), entry_of(2, 1), entry_of(3, 1), entry_of(4, 3), entry_of(5)]
-    for entry in entries:
-        index.add(entry)
-    assert set(index.with_followers([entries[2], entries[0]])) == set(entries[:4])
+def test_with_descendants_names_each_once():
+    index = index_of({1: None, 2: 1, 3: 2, 4: 2, 5: 4, 6: None})
+    wanted = [index.get(key_of(number)) for number in (4, 2, 5)]
+    assert numbers(index.with_descendants(wanted)) == [2, 3, 4, 5]
+    assert index.with_descendants([]) == []
+
+
+def test_a_whole_chain_with_its_descendants_costs_one_look_a_block(monkeypatch):
+    index = index_of({number: number - 1 or None for number in range(1, 501)})
+    looked_at, children = [], Chains.children
+
+    def look(chains, key):
+        looked_at.append(key)
+        return children(chains, key)
+
+    monkeypatch.setattr(Chains, "children", look)
+    assert numbers(index.with_descendants(list(index))) == list(range(1, 501))
+    assert len(looked_at) == 500

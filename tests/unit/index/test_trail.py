@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tierkv.index.trail import Trail, What
+from tierkv.index.trail import Trail, What, events_of_key
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import MissReason, TierName
 from tierkv.testing.clock import ManualClock
@@ -49,17 +49,17 @@ def test_an_event_keeps_everything_it_was_noted_with(clock):
     )
 
 
-def test_events_of_a_key_or_a_request_come_oldest_first(clock):
+def test_events_of_a_key_come_oldest_first(clock):
     trail = trail_of(clock)
     trail.note(What.SAVED, KEYS[:3], request="a")
     trail.note(What.HIT, KEYS[2:4], request="b")
     trail.note(What.EVICTED, KEYS[1:3])
-    assert told(trail.of_key(KEYS[2])) == [(What.SAVED, KEYS[:3]), (What.HIT, KEYS[2:4]), (What.EVICTED, KEYS[1:3])]
-    assert told(trail.of_key(KEYS[0])) == [(What.SAVED, KEYS[:3])]
-    assert told(trail.of_key(KEYS[3][:4])) == [(What.HIT, KEYS[2:4])]
-    assert told(trail.of_key(b"\0\0\0")) == told(trail.events())
-    assert told(trail.of_request("b")) == [(What.HIT, KEYS[2:4])]
-    assert trail.of_request("c") == trail.of_key(KEYS[9]) == []
+    events = trail.events()
+    assert told(events_of_key(events, KEYS[2])) == [(What.SAVED, KEYS[:3]), (What.HIT, KEYS[2:4]), (What.EVICTED, KEYS[1:3])]
+    assert told(events_of_key(events, KEYS[0])) == [(What.SAVED, KEYS[:3])]
+    assert told(events_of_key(events, KEYS[3][:4])) == [(What.HIT, KEYS[2:4])]
+    assert events_of_key(events, b"\0\0\0") == events
+    assert events_of_key(events, KEYS[9]) == []
 
 
 def test_of_too_many_events_the_oldest_go(clock):
@@ -138,7 +138,6 @@ def test_reading_takes_the_lock_and_noting_relies_on_it(clock):
     trail = Trail(events=10, keys=10, clock=clock, lock=lock)  # type: ignore[arg-type]  # as much of a lock as is needed
     trail.note(What.SAVED, KEYS[:1])
     assert lock.taken == 0
-    trail.of_key(KEYS[0])
-    trail.of_request("")
+    trail.events()
     trail.size()
-    assert lock.taken == 3
+    assert lock.taken == 2

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.placement.test_residency import commit, entry_of, reserve
 from tierkv.codecs.checksum import checksum
 from tierkv.errors import UnavailableError
-from tierkv.model.outcomes import BlockRecord
+from tierkv.model.lifecycle import BlockState
+from tierkv.model.outcomes import BlockRecord, MissReason
 from tierkv.placement.disk_writer import DiskWriter
 from tierkv.policies.base import Cause
 from tierkv.settings import DiskSettings
@@ -272,3 +273,22 @@ def test_what_is_to_be_forgotten_is_forgotten_at_a_stop(disk, writer, clock, sea
     writer.stop()
     assert gone.result(0) == 4
     assert len(disk) == 0
+
+
+def test_a_chain_that_left_for_another_one_of_its_batch_is_not_admitted(books, disk, writer, sealed, monkeypatch):
+    """A disk policy that took it in all the same would think for ever that somebody is writing it."""
+    plan = books.plan_disk_room
+    enqueue(writer, sealed)
+    writer.hurry()
+
+    def plan_and_lose_the_last(chain):
+        if chain[0] is sealed[0]:
+            books.drop(sealed[3], MissReason.EVICTED)
+        return plan(chain)
+
+    monkeypatch.setattr(books, "plan_disk_room", plan_and_lose_the_last)
+    assert writer._write_once()
+    assert [entry.key in books.disk_policy for entry in sealed] == [True, True, True, False]
+    assert len(disk) == 3
+    assert (sealed[3].state, sealed[3].extent) == (BlockState.FREE, None)
+    books.check_integrity()

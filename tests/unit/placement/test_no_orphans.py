@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.placement.conftest import BLOCK_BYTES, ROOM_BLOCKS, use_host_policy
 from tests.unit.placement.test_residency import chain_of, commit, entry_of, key_of, reserve, store_on_disk
-from tierkv.model.lifecycle import BlockState
+from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import MissReason
 from tierkv.policies import ArcPolicy
 from tierkv.policies.base import Cause
@@ -52,19 +52,34 @@ def test_what_can_go_nowhere_takes_what_follows_it_on_disk_along(books):
     books.check_integrity()
 
 
-def test_victims_that_went_with_one_that_is_discarded_are_left_alone(books):
-    """Another chain's tail is discarded first, and with it, by fate, the head of a chain whose tail the disk has."""
-    head, tail = save(books, 1, 2)
-    (other,) = save(books, 11)
+def test_victims_of_different_fates_leave_in_their_order(books):
+    """An unrelated block is discarded first; the chain's tail is on disk, its head is not, and the disk takes nothing."""
+    save(books, 9)
+    _, tail = save(books, 1, 2)
     store_on_disk(books, tail)
     books._is_disk_writable = lambda: False
-    victims = [other.key, tail.key, head.key]
-    for key in victims:
-        books.host_policy.on_remove(key)
-    books._evict(victims)
+    books._evict(books.host_policy.make_room(3 * BLOCK_BYTES, lambda _: False))
     assert known(books) == []
+    assert books.to_unwrite == [tail.key]
+    assert (books.counters["evictions_discard"], books.counters["evictions_drop"]) == (2, 1)
     assert books.host.used_bytes == 0
     books.check_integrity()
+
+
+def test_a_victim_that_left_with_an_earlier_one_is_not_let_go_twice(books):
+    """Between the two stands a block on its way to disk, which the policy does not know: it cannot see that one follows the other."""
+    head, middle, tail = save(books, 1, 2, 3)
+    books.host_policy.on_remove(middle.key)
+    middle.step(BlockEvent.EVICT)
+    middle.moves += 1
+    books._is_disk_writable = lambda: False
+    books.host_policy.on_access([tail.key])
+    victims = books.host_policy.make_room(2 * BLOCK_BYTES, lambda _: False)
+    assert victims == (head.key, tail.key)
+    books._evict(victims)
+    assert known(books) == []
+    books.end_move(middle)
+    assert books.host.used_bytes == 0
 
 
 @pytest.mark.parametrize("tier", ["arena", "disk", "leaving", "leased"])
@@ -118,6 +133,8 @@ def test_the_disk_keeps_a_block_that_only_the_arena_follows(books, disk):
     assert books.disk_policy.make_room(disk.capacity_bytes, books._is_pinned_on_disk) == ()
     books.unpin(tail)
     store_on_disk(books, tail)
+    assert books._is_pinned_on_disk(head.key)  # its copy in the arena still needs the head
+    books._evict(books.host_policy.make_room(BLOCK_BYTES, lambda _: False))
     assert not books._is_pinned_on_disk(head.key)
     books.check_integrity()
 

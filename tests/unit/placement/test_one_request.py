@@ -126,3 +126,15 @@ def test_the_parts_of_a_request_share_its_part_of_a_full_tier(store, session):
     assert save(store, session, chain[share - 1 :], R, parent=chain[share - 2]) == 1
     assert save(store, session, chain[share:], R, parent=chain[share - 1]) == 0
     assert save(store, session, chain[share:], Q, parent=chain[share - 1]) == share
+
+
+def test_a_block_of_another_writer_between_a_requests_own_is_not_taken_for_one_of_them(store, session):
+    keys, other = keys_of(1, 2, 3), store.open_session("other")
+    theirs = store.reserve(other, NAMESPACE, keys)
+    store.abort(other, theirs.reservation_id, [keys[0], keys[2]])
+    ours = store.reserve(session, NAMESPACE, keys, None, R)
+    assert ours.outcomes == (ReserveOutcome.GRANTED, ReserveOutcome.PENDING, ReserveOutcome.GRANTED)
+    store.commit(other, theirs.reservation_id, [keys[1]])
+    store.commit(session, ours.reservation_id)
+    load(store, session, keys, R)
+    assert t2_of(store) == (keys[1],)

@@ -23,7 +23,7 @@ def test_a_request_is_one_access_to_each_block_and_ends_with_its_head() -> None:
 def test_a_victim_takes_along_what_follows_it_each_into_the_ghosts_of_its_own_list() -> None:
     requests = Requests(8, (1, 2), (1, 2, 3), (5,))
     assert requests.state == state(t1=(5, 3), t2=(1, 2))
-    requests.policy.expire_first((1,))
+    requests.policy.expect((1,), None)
     assert requests.room(1) == (3, 2, 1)
     assert requests.state == state(t1=(5,), b1=(3,), b2=(1, 2))
 

@@ -123,7 +123,7 @@ def test_ghosts_weigh_at_most_twice_the_capacity_and_the_earliest_go_first() -> 
     for key in range(3, 13):
         requests.ask(key)
     assert requests.state == state(t1=(12, 11, 10), t2=(1,), b1=(9, 8, 7, 6, 5, 4))
-    requests.policy.expire_first((1,))
+    requests.policy.expect((1,), None)
     assert requests.room(1) == (1,)
     assert requests.state == state(t1=(12, 11, 10), b1=(9, 8, 7, 6, 5), b2=(1,))
     requests.ask(13)
@@ -134,12 +134,12 @@ def test_ghosts_weigh_at_most_twice_the_capacity_and_the_earliest_go_first() -> 
 @pytest.mark.parametrize("rule", Rule)
 def test_expired_entries_leave_first_from_whichever_list(rule: Rule) -> None:
     requests = Requests(4, (1,), (2,), (1,), (2,), (3,), (4,), rule=rule)
-    requests.policy.expire_first((2, 4))
+    requests.policy.expect((2, 4), None)
     assert requests.room(2) == (4, 2)
     requests.ask(5)
     requests.ask(6)
-    requests.policy.expire_first((5,))
-    requests.policy.expire_first((1,))
+    requests.policy.expect((5,), None)
+    requests.policy.expect((1,), None)
     assert requests.room(2) == (1, 5)
 
 
@@ -160,17 +160,4 @@ def test_the_summary_counts_what_the_lists_hold() -> None:
         p=1.0,
         w=0.8,
         events=6,
-        survival=4,
     )
-
-
-def test_survival_is_how_long_the_last_victim_had_waited_unless_it_was_sent_away() -> None:
-    requests = Requests(4, (1,), (2,), (3,), (4,))
-    assert requests.policy.state().survival == 0
-    requests.ask(5)
-    assert requests.policy.state().survival == 4
-    requests.policy.expire_first((4, 5))
-    assert requests.room(2) == (5, 4)
-    assert requests.policy.state().survival == 4
-    assert requests.room(2) == (2, 3)
-    assert requests.policy.state().survival == 2

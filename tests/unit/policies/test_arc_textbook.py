@@ -61,7 +61,7 @@ class Pair:
 
     def request(self, chain: list[int], pins: set[int], cause: Cause, spent: int) -> None:
         num_held = next((idx for idx, key in enumerate(chain) if key not in self.policy), len(chain))
-        assert num_held == next((idx for idx, key in enumerate(chain) if key not in self.twin.t1 + self.twin.t2), len(chain))
+        assert num_held == next((idx for idx, key in enumerate(chain) if key not in self.twin.resident), len(chain))
         self.num_hits += num_held
         head, rest = chain[:num_held], chain[num_held:]
         fresh = rest[: next((idx for idx, key in enumerate(rest) if key in self.policy), len(rest))]
@@ -85,8 +85,9 @@ class Pair:
         if kind in {"remove", "expire"}:
             keys = [key for key in chain if key in self.policy]
             if kind == "expire":
-                self.policy.expire_first(keys[amount // 2 :])
-                self.twin.expire(keys[amount // 2 :])
+                in_events = 4 * amount if amount % 2 else None
+                self.policy.expect(keys[amount // 2 :], in_events)
+                self.twin.expect(keys[amount // 2 :], in_events)
             elif keys:
                 self.policy.on_remove(keys[-1])
                 self.twin.remove(keys[-1])
@@ -101,6 +102,7 @@ class Pair:
         lists = [tuple(reversed(entries)) for entries in (twin.t1, twin.t2, twin.ghosts_of("B1"), twin.ghosts_of("B2"))]
         assert [state.t1, state.t2, state.b1, state.b2] == lists
         assert (state.p, state.w) == (twin.p, twin.w)
+        assert list(self.policy._waiting) == twin.furthest()
 
 
 NUM_KEYS = 32

@@ -1,9 +1,7 @@
 """What of a chain may leave early, and which idle times the cache does not outlast."""
 
-import pytest
-
 from tierkv.model.chains import Chains
-from tierkv.policies.expiry import is_outlasted, unshared_tail
+from tierkv.policies.expiry import unshared_tail
 
 #   a - b - c - d - e
 #            \
@@ -41,16 +39,3 @@ def test_a_conversation_that_goes_on_below_keeps_everything():
 
 def test_nothing_has_no_tail():
     assert tail_of([]) == []
-
-
-@pytest.mark.parametrize(
-    ("idle_s", "events_per_s", "survival", "expected"),
-    [
-        (10.0, 2.0, 19, True),
-        (10.0, 2.0, 20, False),
-        (10.0, 0.0, 1, False),
-        (1e9, 1e9, 0, False),
-    ],
-)
-def test_idle_times_are_compared_with_survival_in_events(idle_s, events_per_s, survival, expected):
-    assert is_outlasted(idle_s, events_per_s, survival) is expected

@@ -59,7 +59,7 @@ def test_the_order_shows_followers_before_the_key_they_leave_with() -> None:
     policy.admit((1, 2), (1, 1), nothing_pinned, cause=Cause.SAVE)
     policy.admit((3,), (1,), nothing_pinned, cause=Cause.SAVE)
     chains.link(1, 2)
-    policy.expire_first((1,))
+    policy.expect((1,), None)
     assert list(policy) == [2, 1, 3]
     assert policy.make_room(1, nothing_pinned) == (2, 1)
 

@@ -67,7 +67,8 @@ class TextbookByRequests:
         self.t1: list[int] = []
         self.t2: list[int] = []
         self.ghosts: list[tuple[int, str]] = []
-        self.expired: list[int] = []
+        self.waiting: dict[int, tuple[float, int, str]] = {}
+        self.num_expected = 0
         self.used_at: dict[int, int] = {}
         self.now = 0
         self.p = 0.0
@@ -83,13 +84,34 @@ class TextbookByRequests:
         """The whole request moves to T2, its tail first."""
         self.now += 1
         for key in reversed(keys):
-            (self.t1 if key in self.t1 else self.t2).remove(key)
+            self.take_out(key)
             self.t2.append(key)
             self.use(key)
+        self.let_in_overdue()
 
     def use(self, key: int) -> None:
         self.used_at[key] = self.now
-        self.expired = [other for other in self.expired if other != key]
+
+    @property
+    def resident(self) -> list[int]:
+        return [*self.t1, *self.t2, *self.waiting]
+
+    def take_out(self, key: int) -> str:
+        """Out of wherever it is; the list where it belongs."""
+        if key in self.waiting:
+            return self.waiting.pop(key)[2]
+        name, entries = ("T1", self.t1) if key in self.t1 else ("T2", self.t2)
+        entries.remove(key)
+        return name
+
+    def furthest(self) -> list[int]:
+        """Who waits, those that are wanted last first."""
+        return sorted(self.waiting, key=lambda key: self.waiting[key][:2], reverse=True)
+
+    def let_in_overdue(self) -> None:
+        for key in reversed(self.furthest()):
+            if self.waiting[key][0] < self.now:
+                (self.t1 if self.take_out(key) == "T1" else self.t2).insert(0, key)
 
     def admit(
         self, keys: Sequence[int], pinned: set[int], *, cause: str, head: Sequence[int], spent: int
@@ -98,8 +120,9 @@ class TextbookByRequests:
         allowed = self.allowed(keys, spent) if cause == "save" else list(keys)
         if cause != "prefetch":
             self.now += 1
-        free = self.c - self.weight(self.t1 + self.t2)
-        movable = self.weight([key for key in self.t1 + self.t2 if pinned.isdisjoint(self.group(key))])
+        self.let_in_overdue()
+        free = self.c - self.weight(self.resident)
+        movable = self.weight([key for key in self.resident if pinned.isdisjoint(self.group(key))])
         entering = self.leading(allowed, free + movable)
         is_b2_hit = self.learn(entering, is_access=cause != "prefetch")
         victims = self.select(self.weight(entering) - free, pinned, is_b2_hit=is_b2_hit)
@@ -122,7 +145,7 @@ class TextbookByRequests:
     def allowed(self, keys: Sequence[int], spent: int) -> list[int]:
         """An eighth of the cache, or what is free where that is more, and one entry in any case that could be."""
         share = max(1, self.c // 8) - spent
-        found = self.leading(keys, max(share, self.c - self.weight(self.t1 + self.t2)))
+        found = self.leading(keys, max(share, self.c - self.weight(self.resident)))
         return list(keys[:1]) if not found and spent == 0 and self.weight(keys[:1]) <= self.c else found
 
     def learn(self, keys: Sequence[int], *, is_access: bool) -> bool:
@@ -146,29 +169,31 @@ class TextbookByRequests:
         return found
 
     def select(self, needed: int, pinned: set[int], *, is_b2_hit: bool) -> list[int]:
-        """Looks at the older of the two that were not looked at yet, until enough may go."""
+        """Looks at the older of the two that were not looked at yet, or at who is wanted last, until enough may go."""
         gone: list[int] = []
-        t1, t2 = list(self.t1), list(self.t2)
-        while self.weight(gone) < needed and (t1 or t2):
+        t1, t2, waiting = list(self.t1), list(self.t2), self.furthest()
+        while self.weight(gone) < needed and (t1 or t2 or waiting):
             left_in_t1 = self.weight([key for key in self.t1 if key not in gone])
             source = t1 if not t2 or (t1 and self.is_t1_first(t1[0], t2[0], left_in_t1, is_b2_hit=is_b2_hit)) else t2
+            if waiting and (not source or self.waiting[waiting[0]][0] - self.now > self.idle_for(source[0])):
+                source = waiting
             group = self.group(source.pop(0))
             if pinned.isdisjoint(group):
                 gone += [key for key in reversed(group) if key not in gone]
         return gone
 
     def is_t1_first(self, one: int, two: int, left_in_t1: int, *, is_b2_hit: bool) -> bool:
-        for expired in reversed(self.expired):
-            if expired in {one, two}:
-                return expired == one
         if self.by_age:
-            return bool((self.now - self.used_at[one]) * 2.0**self.w >= self.now - self.used_at[two])
+            return self.idle_for(one) >= self.idle_for(two)
         return left_in_t1 > self.p or (is_b2_hit and left_in_t1 == self.p)
+
+    def idle_for(self, key: int) -> float:
+        return (self.now - self.used_at[key]) * (2.0**self.w if self.by_age and key in self.t1 else 1.0)
 
     def evict(self, victims: Sequence[int]) -> None:
         for victim in victims:
-            self.ghosts.append((victim, "B1" if victim in self.t1 else "B2"))
-            self.remove(victim)
+            self.ghosts.append((victim, "B1" if self.take_out(victim) == "T1" else "B2"))
+            del self.used_at[victim]
 
     def enter(self, keys: Sequence[int], head: Sequence[int], *, is_access: bool) -> None:
         """Ghosts into T2 (without an access: back where they were), others into T1; their head after them, where there are any."""
@@ -183,7 +208,7 @@ class TextbookByRequests:
             self.use(key)
         for key in reversed(head):
             entries = self.t1 if key in self.t1 else self.t2
-            if keys and (not is_access or any(entries is target for target in grown)):
+            if key not in self.waiting and keys and (not is_access or any(entries is target for target in grown)):
                 entries.remove(key)
                 entries.append(key)
             if keys and not is_access:
@@ -194,8 +219,7 @@ class TextbookByRequests:
             self.ghosts.pop(0)
 
     def remove(self, key: int) -> None:
-        (self.t1 if key in self.t1 else self.t2).remove(key)
-        self.expired = [other for other in self.expired if other != key]
+        self.take_out(key)
         del self.used_at[key]
 
     def make_room(self, weight: int, pinned: set[int]) -> list[int]:
@@ -206,9 +230,8 @@ class TextbookByRequests:
         self.trim()
         return victims
 
-    def expire(self, keys: Sequence[int]) -> None:
+    def expect(self, keys: Sequence[int], in_events: int | None) -> None:
         for key in keys:
-            entries = self.t1 if key in self.t1 else self.t2
-            entries.remove(key)
-            entries.insert(0, key)
-            self.expired = [other for other in self.expired if other != key] + [key]
+            name = self.take_out(key)
+            self.num_expected += 1
+            self.waiting[key] = (float("inf") if in_events is None else self.now + in_events, self.num_expected, name)

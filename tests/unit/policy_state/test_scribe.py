@@ -135,6 +135,23 @@ def test_a_full_disk_stops_the_log_and_is_told_and_tried_again(writer, files, ca
     assert len(caplog.records) == 1
 
 
+def test_events_that_cannot_be_told_leave_no_gap_and_do_not_raise(writer, files, caplog, monkeypatch):
+    save(writer, 1, 2, 3)
+    writer.write()
+    before = known(writer)
+    with monkeypatch.context() as patch:
+        patch.setattr(scribe, "encode", lambda event, lineage: 1 / 0)
+        save(writer, 4)
+        writer.write()
+    for number in range(5, 5 + RETRY_TICKS):
+        save(writer, number)
+        writer.write()
+        assert back_from(files).is_same(before), "nothing may follow a gap"
+    writer.write()
+    assert back_from(files).is_same(known(writer))
+    assert "could not be told" in caplog.records[0].message
+
+
 def test_a_disk_that_stays_full_is_not_asked_all_the_time(writer, files, caplog):
     files.room_bytes = 0
     for number in range(4 * RETRY_TICKS):

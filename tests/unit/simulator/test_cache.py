@@ -5,14 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulator.streams import requests
-from tierkv.policies import ArcPolicy, LruPolicy, Rule
+from tierkv.policies import ArcPolicy, LruPolicy
 from tierkv.simulator.cache import Served, TierCache
-
-MAKERS = {
-    "arc": lambda blocks, chains: ArcPolicy(blocks, chains, rule=Rule.AGE),
-    "arc-size": lambda blocks, chains: ArcPolicy(blocks, chains, rule=Rule.SIZE),
-    "lru-chain": LruPolicy,
-}
+from tierkv.simulator.catalogue import DAEMON_POLICIES
 
 
 def lru(host, disk=None, *, write_back=False):
@@ -44,7 +39,7 @@ class TestOneTier:
         assert cache.request([1, 2, 3]).prefix_hits == 2
 
     def test_one_request_adds_an_eighth_of_a_full_arc(self):
-        cache = TierCache(MAKERS["arc"], 16)
+        cache = TierCache(DAEMON_POLICIES["arc"], 16)
         cache.request(range(16))
         cache.request(range(100, 110))
         assert sorted(key for key in cache if key >= 100) == [100, 101]
@@ -67,29 +62,31 @@ class TestWriteThrough:
         assert (sorted(cache.disk), cache.disk_writes) == ([1, 2, 3, 4], 4)
 
     def test_a_load_is_one_access_and_the_blocks_in_host_another(self):
-        cache = TierCache(MAKERS["arc"], 4, 20)
+        cache = TierCache(DAEMON_POLICIES["arc"], 4, 20)
         cache.request([1, 2, 3, 4])
         cache.request([1, 9])  # its share is one block, for which the oldest, 4, leaves
         assert sorted(cache.host) == [1, 2, 3, 9]
         before = cache.host.state().events
         assert cache.request([1, 2, 3, 4]) == Served(4, 4, disk_hits=1)
         assert cache.host.state().events == before + 2
+        assert isinstance(cache.host, ArcPolicy)
         assert cache.host.snapshot().t2 == (1, 2, 3, 4)
 
-    def test_what_the_cap_keeps_out_of_the_host_goes_to_disk(self):
-        cache = TierCache(MAKERS["arc"], 16, 200)
+    @pytest.mark.parametrize(("staging_blocks", "num_on_disk"), [(0, 2), (3, 5), (8, 10), (9, 10)])
+    def test_what_the_cap_keeps_out_of_the_host_goes_to_disk_as_far_as_it_can_pass_through(self, staging_blocks, num_on_disk):
+        cache = TierCache(DAEMON_POLICIES["arc"], 16, 200, staging_blocks=staging_blocks)
         cache.request(range(16))
         cache.request(range(100, 110))
         assert sorted(key for key in cache.host if key >= 100) == [100, 101]
-        assert [key for key in range(100, 110) if key in cache.disk] == list(range(100, 110))
-        assert cache.request(range(100, 110)).disk_hits == 8
+        assert [key for key in range(100, 110) if key in cache.disk] == list(range(100, 100 + num_on_disk))
+        assert cache.request(range(100, 110)).disk_hits == num_on_disk - 2
 
     def test_the_prefix_ends_where_the_host_cannot_take_more(self):
-        cache = TierCache(MAKERS["arc"], 4, 100)
+        cache = TierCache(DAEMON_POLICIES["arc"], 4, 100)
         cache.request([1, 2, 3, 4])
         cache.request([1, 2, 3, 4, 5, 6, 7])  # all its blocks are pinned: nothing goes
         assert 5 not in cache
-        cache = TierCache(MAKERS["arc"], 4, 100)
+        cache = TierCache(DAEMON_POLICIES["arc"], 4, 100, staging_blocks=6)
         cache.request([8, 9, 10, 11])
         cache.request([1, 2, 3, 4, 5, 6, 7])  # the cap: one to the host, the others to disk
         assert (1 in cache.host, 2 in cache.host, 7 in cache.disk) == (True, False, True)
@@ -133,12 +130,12 @@ def check(cache, parents):
 
 
 @pytest.mark.parametrize("write_back", [False, True])
-@pytest.mark.parametrize("policy", MAKERS)
+@pytest.mark.parametrize("policy", DAEMON_POLICIES)
 @settings(max_examples=120, deadline=None)
-@given(host=st.integers(1, 12), disk=st.none() | st.integers(1, 16), chains=requests())
-def test_no_orphans_and_true_books(policy, write_back, host, disk, chains):
+@given(host=st.integers(1, 12), disk=st.none() | st.integers(1, 16), staging=st.integers(0, 4), chains=requests())
+def test_no_orphans_and_true_books(policy, write_back, host, disk, staging, chains):
     """After every request of a random tree, in whichever tiers; and hits are what was held before."""
-    cache = TierCache(MAKERS[policy], host, disk, write_back=write_back)
+    cache = TierCache(DAEMON_POLICIES[policy], host, disk, write_back=write_back, staging_blocks=staging)
     parents = chain_parents(chains)
     writes = 0
     for chain in chains:

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulator.streams import requests, trace_of
+from tierkv.policies import ArcPolicy, LruPolicy, Rule
 from tierkv.simulator.catalogue import POLICY_NAMES, is_daemon_policy, make_cache
-from tierkv.simulator.references.base import BlockByBlock
+from tierkv.simulator.references.base import BlockByBlock, PolicyAlone
 
 STREAMS = st.lists(st.integers(0, 17), max_size=200)
 CAPACITIES = st.integers(1, 12)
@@ -138,20 +139,16 @@ def test_no_policy_has_more_block_hits_than_belady(capacity, chains):
 @given(capacity=CAPACITIES, stream=STREAMS, pieces=st.integers(2, 6))
 def test_hits_in_a_row_are_one_access_after_the_other(capacity, stream, pieces):
     """ARC as printed: the order within its lists is that of single accesses."""
-    trace = trace_of([[0]])
-    at_once = make_cache("arc-paper", trace, capacity, None, write_back=False)
-    one_by_one = make_cache("arc-paper", trace, capacity, None, write_back=False)
+    at_once, one_by_one = (ArcPolicy(capacity, rule=Rule.PAPER) for _ in range(2))
     for piece in pieces_of(stream, pieces):
-        assert at_once.cache.access(piece) == [hit for key in piece for hit in one_by_one.cache.access([key])]
-        assert at_once.cache._policy.snapshot() == one_by_one.cache._policy.snapshot()
+        assert PolicyAlone(at_once).access(piece) == [hit for key in piece for hit in PolicyAlone(one_by_one).access([key])]
+        assert at_once.snapshot() == one_by_one.snapshot()
 
 
 def test_a_prefix_ends_at_the_first_miss():
-    class Alternating:
-        def access(self, keys):
-            return [key % 2 == 0 for key in keys]
-
-    served = BlockByBlock(Alternating()).request([0, 2, 3, 4])
+    cache = BlockByBlock(PolicyAlone(LruPolicy(10)))
+    cache.request([0, 2, 4])
+    served = cache.request([0, 2, 3, 4])
     assert (served.block_hits, served.prefix_hits) == (3, 2)
 
 

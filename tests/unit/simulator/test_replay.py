@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.simulator.streams import trace_of
 from tierkv.errors import InvalidRequestError
+from tierkv.simulator.cache import TierCache
 from tierkv.simulator.capacity import parse_capacity
 from tierkv.simulator.catalogue import POLICY_NAMES, is_daemon_policy, make_cache
 from tierkv.simulator.oracle import HintKind
@@ -85,6 +86,7 @@ def test_an_orphan_is_found(chat_trace):
     cache = make_cache("arc", chat_trace, 50, None, write_back=False)
     cache.request(chat_trace.requests[0].keys)
     assert num_orphans(cache, chat_trace) == 0
+    assert isinstance(cache, TierCache)
     cache.host.on_remove(chat_trace.requests[0].keys[3])
     assert num_orphans(cache, chat_trace) == 1
 

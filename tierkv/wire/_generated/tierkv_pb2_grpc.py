@@ -219,7 +219,7 @@ class TierKVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Forgets blocks on every tier. ABORTED, nothing changed, when one is leased or reserved.
+        """Forgets blocks on every tier, and what follows them. ABORTED, nothing changed, when one of those named is leased or reserved.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
