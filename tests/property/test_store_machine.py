@@ -4,8 +4,6 @@ Keys form trees: pairs of chains begin alike. Blocks are reserved, committed and
 
 What the model knows: the bytes of every block that was ever committed and not deleted. The store may have forgotten any of them
 (it is a cache), but whatever it serves is byte for byte what the model has, and what it must not have it does not serve.
-
-What is drawn depends on no answer of the store: its threads have a part in what is granted, and a run must be one that can be replayed.
 """
 
 from __future__ import annotations
@@ -90,7 +88,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     chains = st.integers(0, CHAINS - 1)
     lengths = st.integers(1, CHAIN_BLOCKS)
-    subsets = st.sets(st.integers(0, CHAIN_BLOCKS - 1))
+    places = st.integers(0, CHAIN_BLOCKS - 1)
+    # What a rule draws must not depend on what was granted: that depends on how far the disk's thread has come.
     starts = st.just(0) | st.integers(0, CHAIN_BLOCKS)
 
     hints = st.just(NO_HINTS) | st.builds(
@@ -153,35 +152,37 @@ class StoreMachine(RuleBasedStateMachine):
                 grant.buffer[:] = content_of(grant.key)
         self.reservations.append((reservation, [grant.key for grant in reservation.grants if grant.buffer is not None]))
 
-    @precondition(lambda self: self.reservations)
-    @rule(data=st.data(), is_commit=st.booleans(), chosen=st.none() | subsets)
-    def finish_reservation(self, data: st.DataObject, is_commit: bool, chosen: set[int] | None) -> None:
-        reservation, left = self.reservations.pop(data.draw(st.integers(0, len(self.reservations) - 1)))
-        part = [key for idx, key in enumerate(left) if chosen is None or idx in chosen]
-        if chosen is not None:
+    @rule(which=st.integers(0, 99), is_commit=st.booleans(), picks=st.none() | st.lists(places, min_size=1, unique=True))
+    def finish_reservation(self, which: int, is_commit: bool, picks: list[int] | None) -> None:
+        if not self.reservations:
+            return
+        reservation, left = self.reservations.pop(which % len(self.reservations))
+        part = left if picks is None else [left[place] for place in picks if place < len(left)]
+        if len(part) < len(left):
             self.reservations.append((reservation, [key for key in left if key not in part]))
-        self._finish(reservation, part, is_commit=is_commit)
-
-    def _finish(self, reservation: Reservation, part: list[BlockKey], *, is_commit: bool) -> None:
-        if part and is_commit:
+        if is_commit:
             self.committed.update(part)
             with contextlib.suppress(CapacityError):
                 assert self.store.commit(reservation, part) == len(part)
-        elif part:
+        else:
             assert self.store.abort(reservation, part) == len(part)
 
-    @rule(chain=chains, length=lengths, order=st.permutations(range(CHAIN_BLOCKS)), kept=subsets)
-    def save_one_by_one(self, chain: int, length: int, order: list[int], kept: set[int]) -> None:
-        """What other rules seldom come to in one run: blocks of a chain are committed and aborted one by one, in any order."""
-        keys = self._chain(chain, length)
-        reservation = self.store.reserve(self.namespace_id, keys)
-        buffers = {grant.key: grant.buffer for grant in reservation.grants}
-        for idx in order:
-            buffer = buffers[keys[idx]] if idx < length else None
-            if buffer is not None:
-                buffer[:] = content_of(keys[idx])
-                self._finish(reservation, [keys[idx]], is_commit=idx in kept)
-                self.books_are_right()
+    @rule(chain=chains, length=lengths, order=st.permutations(range(CHAIN_BLOCKS)), commits=st.sets(places))
+    def save_in_parts(self, chain: int, length: int, order: list[int], commits: set[int]) -> None:
+        """What other calls seldom come to in one run: the blocks of a chain are committed or aborted one by one, in any order."""
+        reservation = self.store.reserve(self.namespace_id, self._chain(chain, length))
+        for place in (place for place in order if place < length):
+            key, buffer = reservation.grants[place].key, reservation.grants[place].buffer
+            if buffer is None:
+                continue
+            buffer[:] = content_of(key)
+            if place in commits:
+                self.committed.add(key)
+                with contextlib.suppress(CapacityError):
+                    assert self.store.commit(reservation, [key]) == 1
+            else:
+                assert self.store.abort(reservation, [key]) == 1
+            self.books_are_right()
 
     @rule(chain=chains, length=lengths)
     def delete(self, chain: int, length: int) -> None:

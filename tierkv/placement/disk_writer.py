@@ -197,9 +197,11 @@ class DiskWriter:
         admitted: list[BlockEntry] = []
         # Who checked a block on its way to disk may have queued it once more.
         wanted = [entry for entry in dict.fromkeys(batch) if self._is_wanted(entry)]
-        for chain in plan_chains(wanted):
-            if not self._books.index.is_current(chain[0]):
-                continue  # room for an earlier chain took what this one follows, and it went too
+        for planned in plan_chains(wanted):
+            # One that was found damaged, or that made room for an earlier chain, took along what follows it.
+            chain = [entry for entry in planned if self._books.index.is_current(entry)]
+            if not chain:
+                continue
             gone, num_admitted = self._books.plan_disk_room(chain)
             victims.extend(gone)
             admitted.extend(chain[:num_admitted])

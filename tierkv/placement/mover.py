@@ -286,8 +286,8 @@ class Mover:
     def _lose_disk_copy(self, entry: BlockEntry, outcome: GetOutcome) -> None:
         """The disk's copy could not be had. Lock held."""
         self._books.counters["damaged" if outcome is GetOutcome.DAMAGED else "disk_read_misses"] += 1
-        if outcome is GetOutcome.MISS and self.writer is not None:
-            self.writer.delete([entry.key])  # unreadable, not damaged: what the books forget must not stay on disk
+        if self.writer is not None:  # unreadable, or could not be set aside: what the books forget must not stay on disk
+            self._books.to_unwrite.append(entry.key)
         self._books.lose_disk(entry.key, MissReason.CHECKSUM)
 
 

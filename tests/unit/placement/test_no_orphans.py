@@ -66,6 +66,21 @@ def test_victims_of_different_fates_leave_in_their_order(books):
     books.check_integrity()
 
 
+def test_victims_that_went_with_one_that_is_discarded_are_left_alone(books):
+    """Another chain's tail is discarded first, and with it, by fate, the head of a chain whose tail the disk has."""
+    head, tail = save(books, 1, 2)
+    (other,) = save(books, 11)
+    store_on_disk(books, tail)
+    books._is_disk_writable = lambda: False
+    victims = [other.key, tail.key, head.key]
+    for key in victims:
+        books.host_policy.on_remove(key)
+    books._evict(victims)
+    assert known(books) == []
+    assert books.host.used_bytes == 0
+    books.check_integrity()
+
+
 def test_a_victim_that_left_with_an_earlier_one_is_not_let_go_twice(books):
     """Between the two stands a block on its way to disk, which the policy does not know: it cannot see that one follows the other."""
     head, middle, tail = save(books, 1, 2, 3)
