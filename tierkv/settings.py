@@ -76,7 +76,7 @@ class LimitSettings:
     """Evicted keys remembered, to tell `evicted` from `never_seen`."""
     trail_events: int = 65_536
     """Events of blocks remembered, to tell why a block is not held; 0 turns it off."""
-    trail_keys: int = 524_288
+    trail_keys: int = 262_144
     """Keys that those events speak of, all together; about 80 bytes each. 0 turns it off."""
 
 

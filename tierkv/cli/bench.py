@@ -1,4 +1,4 @@
-"""`tierkv bench transport|disk|restart`: speeds as ratios to a reference measured in the same run."""
+"""`tierkv bench transport|disk|restart|policy`: speeds as ratios to a reference measured in the same run."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     group.command("transport")(bench_transport)
     group.command("disk")(bench_disk)
     group.command("restart")(bench_restart)
+    group.command("policy")(bench_policy)
     app.add_typer(group, name="bench")
 
 
@@ -64,6 +65,20 @@ def bench_restart(*, blocks: BlocksOption = 100_000, block_bytes: BlockBytesOpti
 
     with progress_console().status("measuring") as status:
         result = restart.measure(blocks=blocks, block_bytes=block_bytes, say=status.update)
+    _show(result, as_json=as_json)
+
+
+def bench_policy(
+    *,
+    blocks: BlocksOption = 1000,
+    calls: Annotated[int, typer.Option("--calls", min=10, help="Measured calls.")] = 500,
+    as_json: JsonFlag = False,
+) -> None:
+    """The policies' part of the daemon's work, and what keeping them warm and explaining them adds."""
+    from tierkv_bench import policy
+
+    with progress_console().status("measuring") as status:
+        result = policy.measure(blocks=blocks, calls=calls, say=status.update)
     _show(result, as_json=as_json)
 
 

@@ -225,10 +225,14 @@ class Residency:
         self.retention.forget(entry.key)
         if not self.index.chains.children(entry.key):
             return
-        for below in reversed(self.index.descendants(entry.key)):  # children before their parents, so that none has any left
-            if below.state is not BlockState.RESERVED:
-                self.counters["orphans_dropped"] += 1
-                self.drop(below, reason)
+        # Children before their parents, so that none has any left.
+        followers = [below for below in reversed(self.index.descendants(entry.key)) if below.state is not BlockState.RESERVED]
+        if reason is not None:
+            why = "a block that they follow has left; nobody could find them without it"
+            self.trail.note(What.EVICTED, [below.key for below in followers], why)
+        self.counters["orphans_dropped"] += len(followers)
+        for below in followers:
+            self.drop(below, reason)
 
     def _settle_lost(self, entry: BlockEntry) -> None:
         if entry.state is BlockState.LOST and entry.pins == 0 and entry.moves == 0:

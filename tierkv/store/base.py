@@ -24,6 +24,7 @@ from tierkv.placement.mover import Mover
 from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
+from tierkv.policies.base import Policy
 from tierkv.policy_state import PolicyKeeper
 from tierkv.scrub import Checksum, Finding
 from tierkv.settings import StoreSettings
@@ -130,6 +131,10 @@ class StoreBase:
     def namespace(self, namespace_id: NamespaceId) -> Namespace:
         """Raises InvalidRequestError for an id that is not registered."""
         return self._namespaces.get(namespace_id)
+
+    def policies(self) -> list[Policy[BlockKey]]:
+        """The policies at work, host first; for measurements."""
+        return [policy for policy in (self._books.host_policy, self._books.disk_policy) if policy is not None]
 
     # -- the arena, for shells -------------------------------------------------------------------------------------------
 
