@@ -98,16 +98,6 @@ class TestWriteThrough:
             cache.request([key])
         assert list(cache.disk) == [3, 1, 4]
 
-    def test_what_hangs_below_a_lost_block_in_another_tier_is_lost_with_it(self):
-        cache = lru(4, 2)
-        for chain in ([1, 2], [5, 6], [1, 2, 3]):
-            cache.request(chain)
-        assert 3 in cache.disk
-        assert 2 not in cache.disk
-        cache.request([7, 8, 9, 10])  # 1 and 2 leave the host and were nowhere else
-        assert 3 not in cache
-        assert cache.chains.children(2) == ()
-
 
 class TestWriteBack:
     def test_blocks_are_written_when_they_leave_and_their_copy_stays_valid(self):
@@ -129,6 +119,15 @@ class TestWriteBack:
         cache.request([7, 8])  # 2 goes to disk for the first time; 1, which is there and is the oldest, must not make room for it
         assert sorted(cache.disk) == [1, 2]
         assert cache.request([1, 2]) == Served(2, 2, disk_hits=2)
+
+    def test_what_hangs_below_a_lost_block_in_another_tier_is_lost_with_it(self):
+        cache = lru(3, 1, write_back=True)
+        for chain in ([1, 3], [0, 2], [1], [1, 3, 5]):
+            cache.request(chain)
+        assert (list(cache.host), list(cache.disk)) == ([5, 3, 1], [3])
+        cache.request([0, 2, 4])  # the disk has no room for 1 beside 3, which is of no use without it
+        assert (list(cache.host), list(cache.disk)) == ([4, 2, 0], [])
+        assert cache.chains.children(1) == ()
 
 
 def chain_parents(chains):
