@@ -275,6 +275,16 @@ def test_what_a_request_finds_or_misses_later_does_not_change_its_first_miss(wor
     assert told.reason.startswith("found 1 block (1 host) of 3; the first that missed, block a000000200000000…")
 
 
+def test_of_an_id_that_several_sessions_have_used_the_latest_is_told(world):
+    for session, found in ((b"one", 1), (b"two", 2)):
+        world.note(What.HIT, [A, B, C][:found], tier=TierName.HOST, request="r", session=session)
+        world.note(What.MISSED, [A, B, C][found:], "why", request="r", miss=MissReason.NEVER_SEEN, session=session)
+    explanation = explain_request(world.recall, "r")
+    assert explanation.reason.startswith("found 2 blocks (2 host) of 3; the first that missed")
+    assert explanation.reason.endswith("(2 sessions have used this id: this is the latest)")
+    assert len(explanation.events) == 3  # its own two, and what the other session noted of the block
+
+
 def test_blocks_whose_reading_failed_are_no_hits(world):
     world.note(What.HIT, [A, B], tier=TierName.DISK, request="r")
     world.note(What.LOST, [B], "damaged frame", tier=TierName.DISK)
