@@ -109,7 +109,8 @@ class RecordedRequest:
     """One request of a recording: block ids instead of keys, equal for equal blocks within this recording only.
 
     timestamp_ms — since the recording began; input_length — tokens of its full blocks; session — a small number; dropped — requests
-    left out before this one, because the reader was too slow.
+    left out before this one, because the reader was too slow; is_save — blocks that were saved without having been asked for, with
+    the head that leads to them: no access.
     """
 
     timestamp_ms: float
@@ -118,3 +119,4 @@ class RecordedRequest:
     block_tokens: int
     session: int
     dropped: int
+    is_save: bool = False

@@ -73,9 +73,16 @@ def _policies(policies: Sequence[PolicyStats]) -> Iterator[Metric]:
     yield _counter(
         "tierkv_ghost_hits", "Blocks that came back after they had left a tier, by the list that remembered them.", by_list, hits
     )
-    weights = [row for each in policies for row in _of_lists(each, {"t1": each.t1_bytes, "t2": each.t2_bytes})]
+    weights = [
+        row
+        for each in policies
+        for row in _of_lists(each, {"t1": each.t1_bytes, "t2": each.t2_bytes, "expected": each.waiting_bytes})
+    ]
     yield _gauge(
-        "tierkv_policy_list_bytes", "Bytes in the policy's list of blocks used once (t1) or more often (t2).", by_list, weights
+        "tierkv_policy_list_bytes",
+        "Bytes in the policy's lists: used once (t1), more often (t2), expected at a known time (expected).",
+        by_list,
+        weights,
     )
     ghosts = [row for each in policies for row in _of_lists(each, {"b1": each.b1_keys, "b2": each.b2_keys})]
     yield _gauge(

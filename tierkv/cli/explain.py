@@ -39,7 +39,8 @@ def explain(
     address: Annotated[str | None, typer.Option(help="Run folder, or host:port. Default: the user's run folder.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="The run folder; the same as --address with a folder.")] = None,
     tokens: Annotated[
-        Path | None, typer.Option(help="File with the token ids of the subject's first block: finds it under other namespaces.")
+        Path | None,
+        typer.Option(help="File with the token ids (integers) of the subject's first block: finds it under other namespaces."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -25,6 +25,8 @@ class _Recorded:
     unique_blocks: int = 0
     dropped: int = 0
     seconds: float = 0.0
+    complete: bool = True
+    """False where the daemon ended it, not we."""
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +43,7 @@ def record(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Record the requests of a running daemon until Ctrl-C. Nothing of their content is written."""
-    from tierkv.cli.output import only_one, print_json, progress_console, result_console
+    from tierkv.cli.output import ExitCode, only_one, print_json, progress_console, result_console
     from tierkv.client.observer import Observer
     from tierkv.simulator.trace import TraceWriter
 
@@ -60,6 +62,9 @@ def record(
         print_json({"out": out, **{name: getattr(recorded, name) for name in _Recorded.__slots__}})
     else:
         result_console().print(f"{_told(recorded)}; written to {out}", highlight=False, markup=False, soft_wrap=True)
+    if not recorded.complete:
+        progress_console().print("the daemon ended the recording; what came until then is in the file", style="yellow")
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @contextlib.contextmanager
@@ -82,6 +87,7 @@ def _write_all(
 ) -> None:
     """Writes what comes until the recording ends, by itself, by Ctrl-C or by the limit."""
     from tierkv.clock import SystemClock
+    from tierkv.errors import UnavailableError
 
     clock = SystemClock()
     began_at_s = clock.monotonic_s()
@@ -93,14 +99,18 @@ def _write_all(
                 input_tokens=request.input_length,
                 session=request.session,
                 block_tokens=[request.block_tokens] * len(request.hash_ids),
+                is_save=request.is_save,
             )
-            recorded.requests += 1
-            recorded.accesses += len(request.hash_ids)
+            recorded.requests += not request.is_save
+            recorded.accesses += 0 if request.is_save else len(request.hash_ids)
             recorded.dropped += request.dropped
             recorded.unique_blocks = writer.num_unique
             say(_told(recorded))
             if recorded.requests == limit:
-                break
+                return
+        recorded.complete = recording.is_stopped
+    except UnavailableError:  # killed, not stopped: what came until then is a trace all the same
+        recorded.complete = False
     finally:
         recorded.seconds = clock.monotonic_s() - began_at_s
 

@@ -145,6 +145,8 @@ def _warn(trace: Trace, plan: Sequence[Run], console: Console) -> None:
         say(f"{trace.num_malformed:,} malformed lines were skipped")
     if trace.block_size_source is BlockSizeSource.UNKNOWN:
         say("no block size fits every prompt, so every block counts as full; give --block-tokens")
+    if trace.num_sessions == 1 and any(run.hints is not None for run in plan):
+        say("the trace names one session only, which hints take for one conversation: they will look worse than they are")
     sizes = {run.capacity: run.capacity_blocks for run in plan}
     sizes |= {f"{run.disk_capacity_blocks} on disk": run.disk_capacity_blocks for run in plan if run.disk_capacity_blocks}
     for given, blocks in sizes.items():
@@ -155,7 +157,7 @@ def _warn(trace: Trace, plan: Sequence[Run], console: Console) -> None:
 def _as_json(trace: Trace, results: Sequence[Result]) -> dict[str, object]:
     return {
         "trace": trace.name,
-        "requests": len(trace.requests),
+        "requests": trace.num_requests,
         "accesses": trace.num_accesses,
         "unique_blocks": trace.num_unique,
         "sessions": trace.num_sessions,
@@ -172,7 +174,7 @@ def _show(trace: Trace, results: Sequence[Result], console: Console) -> None:
 
     has_disk = any(result.disk_capacity_blocks is not None for result in results)
     size = f"blocks of {trace.block_tokens} tokens" if trace.block_tokens else "full blocks"
-    counts = f"{len(trace.requests):,} requests, {trace.num_accesses:,} accesses, {trace.num_unique:,} unique, {size}; hits in %"
+    counts = f"{trace.num_requests:,} requests, {trace.num_accesses:,} accesses, {trace.num_unique:,} unique, {size}; hits in %"
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("policy", no_wrap=True)
     headings = ["capacity", "blocks", "prefix %", "block %", "to Belady"]

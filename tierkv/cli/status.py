@@ -71,7 +71,8 @@ def _policy_lines(stats: StoreStats) -> list[str]:
     """One line a tier on what its policy does, and one on what the disk may still take."""
     lines = [
         f"{policy.tier} policy: {policy.name}, once {_size(policy.t1_bytes)}, again {_size(policy.t2_bytes)}, "
-        f"remembers {policy.b1_keys + policy.b2_keys:,} gone, {policy.ghost_hits_b1 + policy.ghost_hits_b2:,} of them came back, "
+        f"expected {_size(policy.waiting_bytes)}; remembers {policy.b1_keys + policy.b2_keys:,} gone, "
+        f"{policy.ghost_hits_b1 + policy.ghost_hits_b2:,} have come back so far; "
         f"p {_size(int(policy.p))}, w {policy.w:.2f}"
         for policy in stats.policies
     ]

@@ -106,11 +106,13 @@ class Observer:
 
 
 class Recording:
-    """An iterator of recorded requests that ends with `stop`, from any thread, or with the daemon."""
+    """An iterator of recorded requests that ends with `stop`, from any thread, or with the daemon (`is_stopped` tells which)."""
 
     def __init__(self, call: Any, translated: Callable[[grpc.RpcError], TierKVError]) -> None:
         self._call = call
         self._translated = translated
+        self.is_stopped = False
+        """Whether `stop` has been called."""
 
     def __iter__(self) -> Iterator[RecordedRequest]:
         try:
@@ -123,4 +125,5 @@ class Recording:
 
     def stop(self) -> None:
         """Ends the recording. May be called twice."""
+        self.is_stopped = True
         self._call.cancel()

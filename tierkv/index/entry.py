@@ -32,6 +32,8 @@ class BlockEntry:
     is_on_disk: bool = False
     is_verified: bool = False
     is_passing: bool = False
+    was_on_disk: bool = False
+    """The disk has had it and let it go: to write it again is no use of it."""
     durability: Durability = Durability.VOLATILE
     pins: int = 0
     moves: int = 0

@@ -52,6 +52,8 @@ class TrailEvent(NamedTuple):
     request: str
     namespace: NamespaceId | None
     miss: MissReason | None
+    session: bytes | None = None
+    """Whose request it was: the same id in another session is another request."""
 
 
 class Trail:
@@ -77,13 +79,14 @@ class Trail:
         request: str = "",
         namespace: NamespaceId | None = None,
         miss: MissReason | None = None,
+        session: bytes | None = None,
     ) -> None:
         """Remembers an event of all `keys`; one without keys is none. Lock held. Of more keys than fit alone, the leading ones stay."""
         if not self._is_on or not keys:
             return
         # A tuple: the garbage collector looks once at one that holds nothing but bytes, and then never again.
         held = tuple(keys[: self._keys_limit]) if len(keys) > self._keys_limit else tuple(keys)
-        self._ring.append(TrailEvent(self._clock.now_ns(), what, held, why, tier, request, namespace, miss))
+        self._ring.append(TrailEvent(self._clock.now_ns(), what, held, why, tier, request, namespace, miss, session))
         self._num_keys += len(held)
         while self._num_keys > self._keys_limit or len(self._ring) > self._events_limit:
             self._num_keys -= len(self._ring.popleft().keys)

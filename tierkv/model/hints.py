@@ -44,6 +44,8 @@ class Hints:
     pin_until_s: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.request_id, str):
+            raise InvalidRequestError("a request id is text", request_id=repr(self.request_id))
         if len(self.request_id) > REQUEST_ID_BYTES or len(self._encoded_request_id()) > REQUEST_ID_BYTES:
             raise InvalidRequestError("a request id has at most 64 bytes", length=len(self.request_id))
         if self.priority not in _PRIORITIES:
@@ -51,6 +53,8 @@ class Hints:
         for name, value in (("expected_idle_s", self.expected_idle_s), ("pin_until_s", self.pin_until_s)):
             if value is None:
                 continue
+            if not isinstance(value, int | float):
+                raise InvalidRequestError(f"{name} is a number of seconds", **{name: repr(value)})
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidRequestError(f"{name} is a finite number of seconds, not below zero", **{name: value})
             if value == 0:

@@ -118,6 +118,8 @@ class PolicyStats:
     ghost_hits_b2: int = 0
     p: float = 0.0
     w: float = 0.0
+    waiting_bytes: int = 0
+    """Blocks of which somebody has said when they are wanted again, or that they are not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def explain_request(recall: Recall, request_id: str, token_ids: Sequence[int] = 
     """
     check_request_id(request_id)
     events = recall.events()
-    own_events = [event for event in events if event.request == request_id]
+    own_events, num_sessions = _of_latest_session([event for event in events if event.request == request_id])
     if not own_events:
         return Explanation(None, request_id, False, None, MissReason.NEVER_SEEN, _nothing_of("request", events))
     missed = next((event for event in own_events if event.what is What.MISSED), None)
@@ -76,6 +76,7 @@ def explain_request(recall: Recall, request_id: str, token_ids: Sequence[int] = 
     tier = max(hits, key=_SPEED.__getitem__, default=None)
     if missed is None:
         sentence = f"found all of its {_counted(hits)}" if hits else f"asked for no block; {_deeds(own_events)}"
+        sentence += _of_several(num_sessions)
         return Explanation(None, request_id, bool(hits), tier, None, sentence, _told(own_events))
     position = next(idx for idx, event in enumerate(events) if event is missed)
     key = missed.keys[0]
@@ -84,10 +85,25 @@ def explain_request(recall: Recall, request_id: str, token_ids: Sequence[int] = 
     all_missed = {missed_key for event in own_events if event.what is What.MISSED for missed_key in event.keys}
     total = sum(hits.values()) + len(all_missed)
     sentence = f"found {_counted(hits)} of {total}; the first that missed, {_name(key)}, was not held: {why}"
+    sentence += _of_several(num_sessions)
     of_block = {id(event) for event in key_events}
-    both = [event for event in events if event.request == request_id or id(event) in of_block]
-    names = ["" if event.request == request_id else _name(key) for event in both]
+    of_request = {id(event) for event in own_events}
+    both = [event for event in events if id(event) in of_request or id(event) in of_block]
+    names = ["" if id(event) in of_request else _name(key) for event in both]
     return Explanation(None, request_id, False, tier, miss, sentence, _told(both, names))
+
+
+def _of_latest_session(events: list[TrailEvent]) -> tuple[list[TrailEvent], int]:
+    """Those of the session that used a request's id last, and how many sessions have used it: each means a request of its own."""
+    sessions = dict.fromkeys(event.session for event in events if event.session is not None)
+    if len(sessions) < 2:
+        return events, len(sessions)
+    latest = next(event.session for event in reversed(events) if event.session is not None)
+    return [event for event in events if event.session == latest], len(sessions)
+
+
+def _of_several(num_sessions: int) -> str:
+    return f" ({num_sessions} sessions have used this id: this is the latest)" if num_sessions > 1 else ""
 
 
 # What follows is in the order of the questions: which key, where is it, why is it not there, what of the request.

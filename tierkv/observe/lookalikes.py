@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tierkv.errors import InvalidRequestError
 from tierkv.model.keys import BlockKey, NamespaceId, chain_keys
 from tierkv.model.namespace import Identity, Namespace
 
@@ -30,6 +31,9 @@ def first_blocks(namespaces: Sequence[Namespace], token_ids: Sequence[int]) -> l
 
     Raises InvalidRequestError for token ids that cannot be.
     """
+    smallest = min((namespace.layout.block_tokens for namespace in namespaces), default=0)
+    if 0 < len(token_ids) < smallest:
+        raise InvalidRequestError("these are fewer token ids than a block has", token_ids=len(token_ids), block_tokens=smallest)
     found: list[FirstBlock] = []
     for namespace in namespaces:
         block_tokens = namespace.layout.block_tokens

@@ -49,19 +49,28 @@ class Notes:
         namespace_id = namespace.namespace_id
         num_held = len(tiers)
         if num_held and tiers.count(tiers[0]) == num_held:
-            self._trail.note(What.HIT, keys[:num_held], tier=tiers[0], request=request, namespace=namespace_id)
+            self._trail.note(What.HIT, keys[:num_held], tier=tiers[0], request=request, namespace=namespace_id, session=session)
         else:
             for tier in dict.fromkeys(tiers):
                 hits = [key for key, found_in in zip(keys, tiers, strict=False) if found_in is tier]
-                self._trail.note(What.HIT, hits, tier=tier, request=request, namespace=namespace_id)
+                self._trail.note(What.HIT, hits, tier=tier, request=request, namespace=namespace_id, session=session)
         if miss is not None:
-            self.missed(namespace_id, keys[num_held:], miss, request=request)
+            self.missed(namespace_id, keys[num_held:], miss, request=request, session=session)
         if self._recorder.is_active:
-            self._recorder.acquired(session, keys, namespace.layout.block_tokens, request=request)
+            self._recorder.acquired(session, keys, namespace.layout.block_tokens)
 
-    def missed(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], miss: MissReason, *, request: str = "") -> None:
+    def missed(
+        self,
+        namespace_id: NamespaceId,
+        keys: Sequence[BlockKey],
+        miss: MissReason,
+        *,
+        request: str = "",
+        session: SessionId | None = None,
+    ) -> None:
         """Blocks that a request did not get, the first of them for the reason `miss`."""
-        self._trail.note(What.MISSED, keys, _WHY_MISSED[miss], request=request, namespace=namespace_id, miss=miss)
+        why = _WHY_MISSED[miss]
+        self._trail.note(What.MISSED, keys, why, request=request, namespace=namespace_id, miss=miss, session=session)
 
     def reserved(
         self,
@@ -77,16 +86,17 @@ class Notes:
         if ReserveOutcome.REFUSED in result.outcomes:
             refused = [key for key, outcome in zip(keys, result.outcomes, strict=True) if outcome is ReserveOutcome.REFUSED]
             why = "no room, or the block before them is not held"
-            self._trail.note(What.REFUSED, refused, why, request=request, namespace=namespace.namespace_id)
+            self._trail.note(What.REFUSED, refused, why, request=request, namespace=namespace.namespace_id, session=session)
         if self._recorder.is_active:
             block_tokens = namespace.layout.block_tokens
-            self._recorder.reserved(session, keys, result.outcomes, parent, block_tokens, request=request)
+            self._recorder.reserved(session, keys, result.outcomes, parent, block_tokens)
 
-    def committed(self, entries: Sequence[BlockEntry], hints: Hints) -> None:
+    def committed(self, session: SessionId, entries: Sequence[BlockEntry], hints: Hints) -> None:
         """A commit, and what its reservation said of the blocks' future."""
         if entries:
             keys, namespace_id = tuple(entry.key for entry in entries), entries[0].namespace_id
-            self._trail.note(What.SAVED, keys, tier=TierName.HOST, request=hints.request_id, namespace=namespace_id)
+            request = hints.request_id
+            self._trail.note(What.SAVED, keys, tier=TierName.HOST, request=request, namespace=namespace_id, session=session)
             self.advised(namespace_id, entries, hints)
 
     def advised(self, namespace_id: NamespaceId, entries: Sequence[BlockEntry], hints: Hints) -> None:

@@ -38,6 +38,7 @@ class _Waiting(NamedTuple):
     block_tokens: int
     session: int
     dropped: int
+    is_save: bool
 
 
 class Recording:
@@ -52,12 +53,12 @@ class Recording:
         self._num_keys = 0
         self._num_dropped = 0
 
-    def push(self, at_s: float, keys: Sequence[BlockKey], block_tokens: int, session: int) -> None:
+    def push(self, at_s: float, keys: Sequence[BlockKey], block_tokens: int, session: int, *, is_save: bool) -> None:
         """Queues a request and wakes the reader, or counts it as dropped. Lock held."""
         if len(self._queue) >= QUEUE_EVENTS or self._num_keys + len(keys) > QUEUE_KEYS:
             self._num_dropped += 1
             return
-        self._queue.append(_Waiting(at_s, keys, block_tokens, session, self._num_dropped))
+        self._queue.append(_Waiting(at_s, keys, block_tokens, session, self._num_dropped, is_save))
         self._num_keys += len(keys)
         self._num_dropped = 0
         self._wake()
@@ -80,6 +81,7 @@ class Recording:
             block_tokens=waiting.block_tokens,
             session=waiting.session,
             dropped=waiting.dropped,
+            is_save=waiting.is_save,
         )
 
     def _id_of(self, key: BlockKey) -> int:
@@ -96,7 +98,7 @@ class Recorder:
         self._index = index
         self._recordings: list[Recording] = []
         self._sessions: dict[SessionId, int] = {}
-        self._asked: dict[SessionId, tuple[str, frozenset[BlockKey]]] = {}
+        self._asked: dict[SessionId, frozenset[BlockKey]] = {}
         self._num_sessions = 0
 
     def subscribe(self, wake: Callable[[], None]) -> Recording:
@@ -124,11 +126,11 @@ class Recorder:
                 self._asked.clear()
                 self._num_sessions = 0
 
-    def acquired(self, session: SessionId, keys: Sequence[BlockKey], block_tokens: int, *, request: str = "") -> None:
+    def acquired(self, session: SessionId, keys: Sequence[BlockKey], block_tokens: int) -> None:
         """A request: all that an acquire asked for."""
         if keys:
-            self._asked[session] = (request, frozenset(keys))
-            self._push(session, tuple(keys), block_tokens)
+            self._asked[session] = frozenset(keys)
+            self._push(session, tuple(keys), block_tokens, is_save=False)
 
     def reserved(
         self,
@@ -137,25 +139,22 @@ class Recorder:
         outcomes: Sequence[ReserveOutcome],
         parent: BlockKey | None,
         block_tokens: int,
-        *,
-        request: str = "",
     ) -> None:
-        """A save: a request of its own unless its session asked for the blocks, or named the request, when it last acquired."""
+        """A save, which goes without saying where its session asked for the blocks when it last acquired."""
         fresh = [
             key
             for key, outcome in zip(keys, outcomes, strict=True)
             if outcome is ReserveOutcome.GRANTED or outcome is ReserveOutcome.REFUSED
         ]
-        asked_request, asked = self._asked.get(session, ("", frozenset()))
-        is_known = (request and request == asked_request) or all(key in asked for key in fresh)
-        if is_known:
+        asked = self._asked.get(session, frozenset())
+        if all(key in asked for key in fresh):
             return
         head = self._head(parent, len(keys))
         if head is None:
             for recording in self._recordings:
                 recording.drop()
         else:
-            self._push(session, (*head, *keys), block_tokens)
+            self._push(session, (*head, *keys), block_tokens, is_save=True)
 
     def end_session(self, session: SessionId) -> None:
         self._sessions.pop(session, None)
@@ -173,11 +172,11 @@ class Recorder:
         head.reverse()
         return head
 
-    def _push(self, session: SessionId, keys: tuple[BlockKey, ...], block_tokens: int) -> None:
+    def _push(self, session: SessionId, keys: tuple[BlockKey, ...], block_tokens: int, *, is_save: bool) -> None:
         number = self._sessions.get(session)
         if number is None:
             number = self._sessions[session] = self._num_sessions
             self._num_sessions += 1
         now_s = self._clock.monotonic_s()
         for recording in self._recordings:
-            recording.push(now_s, keys, block_tokens, number)
+            recording.push(now_s, keys, block_tokens, number, is_save=is_save)

@@ -77,6 +77,7 @@ def _policy_stats(tier: TierName, policy: Policy[BlockKey]) -> PolicyStats:
         name=state.name,
         t1_bytes=state.t1_weight,
         t2_bytes=state.t2_weight,
+        waiting_bytes=state.waiting_weight,
         b1_keys=state.b1_keys,
         b2_keys=state.b2_keys,
         ghost_hits_b1=state.ghost_hits_b1,

@@ -263,7 +263,7 @@ class Residency:
             [entry.key for entry in chain],
             weights,
             lambda key: key in protected or self._is_pinned_on_disk(key),
-            cause=Cause.LOAD,
+            cause=Cause.PREFETCH if all(entry.was_on_disk for entry in chain) else Cause.LOAD,
             head=head,
         )
         self._lose_victims(admission.victims)
@@ -296,6 +296,7 @@ class Residency:
         entry = self.index.get(key)
         if entry is None:
             return True
+        entry.was_on_disk |= entry.is_on_disk
         entry.is_on_disk = False
         if entry.state is BlockState.FREE:
             self._leave(entry, reason)

@@ -101,6 +101,12 @@ class TierCache:
             tier.check_integrity()
         assert all(key in self for key in self._parents), "a key is linked and not held"
 
+    def save(self, keys: Sequence[int]) -> None:
+        """Full blocks, head first, of which the end was saved without having been asked for; no access to what is held."""
+        num_held = self.num_held(keys)
+        if num_held < len(keys):
+            self._save(keys, num_held, keys[:num_held], set(keys).__contains__)
+
     def _touch(self, prefix: Sequence[int], is_mine: Callable[[int], bool]) -> Served:
         """The held prefix is used, as far as the host has it or can take it from disk."""
         host, disk = self.host, self.disk
@@ -139,8 +145,8 @@ class TierCache:
             self._parents[keys[idx]] = keys[idx - 1]
 
     def _leave_host(self, victims: Sequence[int], is_mine: Callable[[int], bool]) -> None:
-        """Under write-back the disk takes in what left the host, heads before their tails; what nobody holds then is forgotten."""
-        if self.disk is not None and self._is_write_back:
+        """What left the host and is not on disk goes there, heads before their tails; what nobody holds then is forgotten."""
+        if self.disk is not None:
             batch = [key for key in reversed(victims) if key not in self.disk]
             above = self._ancestors(batch)
             self._write(batch, (), lambda key: key in above or is_mine(key))

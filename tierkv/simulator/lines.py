@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 EXPECTED_FORM = (
     '{"timestamp": ms, "input_length": tokens, "hash_ids": [id, …]}; tokens at least 1, no id twice, each id always behind the same '
-    'one; optional: "session", "block_tokens": [tokens, …]'
+    'one; optional: "session", "block_tokens": [tokens, …], "save": true'
 )
 
 _MAX_TIMESTAMP_MS = 10**15
@@ -32,6 +32,8 @@ class Line:
     ids: list[int | str]
     session: int | str | None
     has_block_tokens: bool
+    is_save: bool = False
+    """Its blocks were saved, not asked for: no access."""
 
 
 def parse_line(text: bytes) -> Line:
@@ -57,7 +59,10 @@ def parse_line(text: bytes) -> Line:
     session = fields.get("session")
     if session is not None and not _is_id(session):
         raise MalformedLineError("session is neither an integer nor a string")
-    return Line(float(timestamp), input_tokens, ids, session, has_block_tokens)
+    is_save = fields.get("save", False)
+    if type(is_save) is not bool:
+        raise MalformedLineError("save is neither true nor false")
+    return Line(float(timestamp), input_tokens, ids, session, has_block_tokens, is_save)
 
 
 def _ids(ids: object) -> list[int | str]:

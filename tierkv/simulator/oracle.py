@@ -38,7 +38,7 @@ class SessionOracle:
         self._trace = trace
         self._says_closed = kind in {HintKind.CLOSED, HintKind.ALL}
         self._says_idle = kind in {HintKind.IDLE, HintKind.ALL}
-        self._next_request = next_requests([request.session for request in trace.requests])
+        self._next_request = next_requests([None if request.is_save else request.session for request in trace.requests])
         self._users: dict[int, int] = {}
         """Block → the session that used it, _SHARED where there were several."""
         self._chains: dict[int, dict[int, Sequence[int]]] = {}
@@ -48,7 +48,7 @@ class SessionOracle:
         """What the framework says once request `idx` is served."""
         request = self._trace.requests[idx]
         keys = request.keys[: request.num_full]
-        if request.session is None or not keys:
+        if request.session is None or not keys or request.is_save:
             return
         for key in keys:
             if self._users.setdefault(key, request.session) != request.session:

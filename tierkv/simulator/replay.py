@@ -106,6 +106,9 @@ def replay(trace: Trace, run: Run, *, write_back: bool, clock: Clock, progress: 
         started = clock.monotonic_s()
         for idx in range(first, min(first + _REQUESTS_A_STEP, len(trace.requests))):
             request = trace.requests[idx]
+            if request.is_save:
+                cache.save(request.keys[: request.num_full] if full_only else request.keys)
+                continue
             served = cache.request(request.keys[: request.num_full] if full_only else request.keys)
             totals.accesses += len(request.keys)
             totals.block_hits += served.block_hits
@@ -152,7 +155,7 @@ class _Totals:
 def _result(run: Run, totals: _Totals, cache: Cache) -> Result:
     state = cache.state()
     adaptive = state if state is not None and state.name.startswith("arc") else None
-    accesses = totals.accesses
+    accesses = max(1, totals.accesses)
     return Result(
         policy=run.policy if run.hints is None else f"{run.policy}+hints",
         capacity=run.capacity,

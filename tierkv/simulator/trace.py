@@ -53,6 +53,8 @@ class Request:
     num_full: int
     timestamp_ms: float
     session: int | None
+    is_save: bool = False
+    """Its blocks were saved, not asked for: a request's answer. No access."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +72,10 @@ class Trace:
     @property
     def num_unique(self) -> int:
         return len(self.parents)
+
+    @property
+    def num_requests(self) -> int:
+        return sum(not request.is_save for request in self.requests)
 
     @property
     def num_sessions(self) -> int:
@@ -118,8 +124,8 @@ class _Reading:
     """What has been read so far: ids and sessions get numbers in order of appearance."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[tuple[int, ...], int | None, float, int | None]] = []
-        """Keys, tokens of the prompt (None: every block is full), milliseconds, session."""
+        self.lines: list[tuple[tuple[int, ...], int | None, float, int | None, bool]] = []
+        """Keys, tokens of the prompt (None: every block is full), milliseconds, session, whether it only saves."""
         self.num_malformed = 0
         self._parents: list[int] = []
         self._numbers: dict[int | str, int] = {}
@@ -133,7 +139,7 @@ class _Reading:
         if input_tokens is not None:
             self._guess.see(input_tokens, len(keys))
         session = None if line.session is None else self._sessions.setdefault(line.session, len(self._sessions))
-        self.lines.append((keys, input_tokens, line.timestamp_ms, session))
+        self.lines.append((keys, input_tokens, line.timestamp_ms, session, line.is_save))
 
     def _number(self, ids: Sequence[int | str]) -> tuple[int, ...]:
         """The known ids of a line are its head, each behind the same one as ever; the others are new and get the next numbers."""
@@ -160,7 +166,7 @@ class _Reading:
 
     def finish(self, name: str, given_block_tokens: int | None) -> Trace:
         """Everything as a trace; which blocks are full is known only now."""
-        must_tell = any(input_tokens is not None for _, input_tokens, _, _ in self.lines)
+        must_tell = any(input_tokens is not None for _, input_tokens, _, _, _ in self.lines)
         block_tokens, source = None, BlockSizeSource.LINES
         if must_tell and given_block_tokens is not None:
             block_tokens, source = given_block_tokens, BlockSizeSource.GIVEN
@@ -168,10 +174,10 @@ class _Reading:
             block_tokens = self._guess.block_tokens()
             source = BlockSizeSource.UNKNOWN if block_tokens is None else BlockSizeSource.INFERRED
         requests = [
-            Request(keys, _num_full(len(keys), input_tokens, block_tokens), timestamp_ms, session)
-            for keys, input_tokens, timestamp_ms, session in self.lines
+            Request(keys, _num_full(len(keys), input_tokens, block_tokens), timestamp_ms, session, is_save)
+            for keys, input_tokens, timestamp_ms, session, is_save in self.lines
         ]
-        num_accesses = sum(len(request.keys) for request in requests)
+        num_accesses = sum(len(request.keys) for request in requests if not request.is_save)
         return Trace(name, requests, self._parents, block_tokens, source, num_accesses, self.num_malformed)
 
 
@@ -208,8 +214,9 @@ class TraceWriter:
         output_tokens: int = 0,
         session: Hashable | None = None,
         block_tokens: Sequence[int] | None = None,
+        is_save: bool = False,
     ) -> None:
-        """Adds one request; O(ids).
+        """Adds one request, or blocks that one has saved without asking for them; O(ids).
 
         ids — the prompt's blocks, head first, each naming its block and everything before it; no request without a block is
         written. block_tokens — tokens of each, where all of them are full. Raises CapacityError, and writes nothing, where the table is full: close this trace and begin another.
@@ -229,6 +236,8 @@ class TraceWriter:
             fields["session"] = self._sessions.setdefault(session, len(self._sessions))
         if block_tokens is not None:
             fields["block_tokens"] = list(block_tokens)
+        if is_save:
+            fields["save"] = True
         self._stream.write(json.dumps(fields).encode() + b"\n")
 
     def close(self) -> None:

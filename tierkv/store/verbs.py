@@ -70,7 +70,7 @@ class TieredStore(StoreCare):
             self._sessions.check(session)
             hints = self._saver.hints_of(session, reservation_id)
             entries = self._saver.commit(session, reservation_id, keys)
-            self._notes.committed(entries, hints)
+            self._notes.committed(session, entries, hints)
             for entry in entries:
                 entry.durability = durability or self._namespaces.get(entry.namespace_id).durability
             strict = [entry for entry in entries if entry.durability is Durability.STRICT]
@@ -229,7 +229,8 @@ class TieredStore(StoreCare):
             lease = self._leases.get(lease_id, session)
             if lease is not None and lease.entries:
                 keys = [entry.key for entry in lease.entries[start_idx:]]
-                self._notes.missed(lease.entries[0].namespace_id, keys, MissReason.TIMEOUT, request=lease.request_id)
+                namespace_id, request = lease.entries[0].namespace_id, lease.request_id
+                self._notes.missed(namespace_id, keys, MissReason.TIMEOUT, request=request, session=session)
 
     def count(self, counter: str, amount: int) -> None:
         """Adds to a counter of `stats` that a shell keeps, e.g. of bytes that it streamed."""

@@ -74,6 +74,7 @@ def recorded_message(request: RecordedRequest) -> pb.RecordEvent:
         block_tokens=request.block_tokens,
         session=request.session,
         dropped=request.dropped,
+        is_save=request.is_save,
     )
 
 
@@ -85,4 +86,5 @@ def recorded_of(message: pb.RecordEvent) -> RecordedRequest:
         block_tokens=message.block_tokens,
         session=message.session,
         dropped=message.dropped,
+        is_save=message.is_save,
     )

@@ -11,7 +11,7 @@ def stats(**more):
 def test_every_policy_has_a_line_and_the_budget_one():
     policy = PolicyStats(TierName.HOST, "arc-age", 2_048, 1_024, 3, 4, 5, 6, 512.0, -1.25)
     assert _policy_lines(stats(policies=(policy,), write_budget_left_bytes=3_072)) == [
-        "host policy: arc-age, once 2.0 KiB, again 1.0 KiB, remembers 7 gone, 11 of them came back, p 512 B, w -1.25",
+        "host policy: arc-age, once 2.0 KiB, again 1.0 KiB, expected 0 B; remembers 7 gone, 11 have come back so far; p 512 B, w -1.25",
         "write budget left: 3.0 KiB",
     ]
 

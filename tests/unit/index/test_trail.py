@@ -34,7 +34,14 @@ def test_an_event_keeps_everything_it_was_noted_with(clock):
     trail = trail_of(clock)
     clock.advance(1.5)
     trail.note(
-        What.MISSED, KEYS[:2], "why", tier=TierName.DISK, request="r", namespace=NamespaceId(bytes(32)), miss=MissReason.EVICTED
+        What.MISSED,
+        KEYS[:2],
+        "why",
+        tier=TierName.DISK,
+        request="r",
+        namespace=NamespaceId(bytes(32)),
+        miss=MissReason.EVICTED,
+        session=b"session",
     )
     (event,) = trail.events()
     assert event == (
@@ -46,6 +53,7 @@ def test_an_event_keeps_everything_it_was_noted_with(clock):
         "r",
         NamespaceId(bytes(32)),
         MissReason.EVICTED,
+        b"session",
     )
 
 

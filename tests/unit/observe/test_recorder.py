@@ -98,7 +98,7 @@ def test_saving_what_was_asked_for_is_the_same_request(desk):
     assert len(taken(recording)) == 1
 
 
-def test_saving_what_was_not_asked_for_is_a_request_of_its_own_with_its_head(desk):
+def test_saving_what_was_not_asked_for_is_told_with_its_head_and_as_no_access(desk):
     recording = desk.subscribe()
     desk.hold(KEYS[:2])
     desk.recorder.acquired(ANNA, KEYS[:2], 16)
@@ -108,22 +108,13 @@ def test_saving_what_was_not_asked_for_is_a_request_of_its_own_with_its_head(des
     assert saved.hash_ids[:2] == asked.hash_ids
     assert (len(saved.hash_ids), saved.input_length, saved.session) == (4, 64, 0)
     assert (other.hash_ids, other.session) == (asked.hash_ids, 1)
+    assert (asked.is_save, saved.is_save, other.is_save) == (False, True, True)
 
 
 def test_a_save_that_finds_everything_there_is_no_request(desk):
     recording = desk.subscribe()
     desk.recorder.reserved(ANNA, KEYS[:2], [PRESENT, ReserveOutcome.PENDING], None, 16)
     assert taken(recording) == []
-
-
-def test_calls_of_one_request_id_are_one_request(desk):
-    recording = desk.subscribe()
-    desk.hold(KEYS[:2])
-    desk.recorder.acquired(ANNA, KEYS[:2], 16, request="r")
-    desk.recorder.reserved(ANNA, KEYS[2:4], [GRANTED, GRANTED], KEYS[1], 16, request="r")
-    assert len(taken(recording)) == 1
-    desk.recorder.reserved(ANNA, KEYS[2:4], [GRANTED, GRANTED], KEYS[1], 16, request="s")
-    assert len(taken(recording)) == 1
 
 
 def test_a_save_behind_an_unknown_head_is_left_out_and_counted(desk):

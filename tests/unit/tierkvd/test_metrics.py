@@ -75,6 +75,8 @@ def test_counters_become_families_with_labels():
         ("tierkv_ghost_hits_total", "b2", "disk"): 0,
         ("tierkv_policy_list_bytes", "host", "t1"): 10,
         ("tierkv_policy_list_bytes", "host", "t2"): 20,
+        ("tierkv_policy_list_bytes", "expected", "host"): 0,
+        ("tierkv_policy_list_bytes", "disk", "expected"): 0,
         ("tierkv_policy_list_bytes", "disk", "t1"): 11,
         ("tierkv_policy_list_bytes", "disk", "t2"): 0,
         ("tierkv_policy_ghost_keys", "b1", "host"): 30,

@@ -49,6 +49,10 @@ class BlockByBlock:
         prefix_hits = len(hits) if all(hits) else hits.index(False)
         return Served(sum(hits), prefix_hits)
 
+    def save(self, keys: Sequence[int]) -> None:
+        """Blocks that a request saved without asking for them: to these policies an access like any other."""
+        self.cache.access(keys)
+
     def state(self) -> PolicyState | None:
         return self.cache.state()
 

@@ -424,7 +424,7 @@ class StatsReply(_message.Message):
     def __init__(self, version: _Optional[str] = ..., uptime_s: _Optional[float] = ..., tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., hits: _Optional[_Mapping[str, int]] = ..., misses: _Optional[_Mapping[str, int]] = ..., sessions: _Optional[int] = ..., leases: _Optional[int] = ..., reservations: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., degraded: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyStats, _Mapping]]] = ..., write_budget_left_bytes: _Optional[int] = ...) -> None: ...
 
 class PolicyStats(_message.Message):
-    __slots__ = ("tier", "name", "t1_bytes", "t2_bytes", "b1_keys", "b2_keys", "ghost_hits_b1", "ghost_hits_b2", "p", "w")
+    __slots__ = ("tier", "name", "t1_bytes", "t2_bytes", "b1_keys", "b2_keys", "ghost_hits_b1", "ghost_hits_b2", "p", "w", "waiting_bytes")
     TIER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     T1_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -435,6 +435,7 @@ class PolicyStats(_message.Message):
     GHOST_HITS_B2_FIELD_NUMBER: _ClassVar[int]
     P_FIELD_NUMBER: _ClassVar[int]
     W_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
     tier: str
     name: str
     t1_bytes: int
@@ -445,7 +446,8 @@ class PolicyStats(_message.Message):
     ghost_hits_b2: int
     p: float
     w: float
-    def __init__(self, tier: _Optional[str] = ..., name: _Optional[str] = ..., t1_bytes: _Optional[int] = ..., t2_bytes: _Optional[int] = ..., b1_keys: _Optional[int] = ..., b2_keys: _Optional[int] = ..., ghost_hits_b1: _Optional[int] = ..., ghost_hits_b2: _Optional[int] = ..., p: _Optional[float] = ..., w: _Optional[float] = ...) -> None: ...
+    waiting_bytes: int
+    def __init__(self, tier: _Optional[str] = ..., name: _Optional[str] = ..., t1_bytes: _Optional[int] = ..., t2_bytes: _Optional[int] = ..., b1_keys: _Optional[int] = ..., b2_keys: _Optional[int] = ..., ghost_hits_b1: _Optional[int] = ..., ghost_hits_b2: _Optional[int] = ..., p: _Optional[float] = ..., w: _Optional[float] = ..., waiting_bytes: _Optional[int] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("key", "request_id", "token_ids")
@@ -490,20 +492,22 @@ class RecordRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RecordEvent(_message.Message):
-    __slots__ = ("timestamp_ms", "input_length", "hash_ids", "block_tokens", "session", "dropped")
+    __slots__ = ("timestamp_ms", "input_length", "hash_ids", "block_tokens", "session", "dropped", "is_save")
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     INPUT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     HASH_IDS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    IS_SAVE_FIELD_NUMBER: _ClassVar[int]
     timestamp_ms: float
     input_length: int
     hash_ids: _containers.RepeatedScalarFieldContainer[int]
     block_tokens: int
     session: int
     dropped: int
-    def __init__(self, timestamp_ms: _Optional[float] = ..., input_length: _Optional[int] = ..., hash_ids: _Optional[_Iterable[int]] = ..., block_tokens: _Optional[int] = ..., session: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+    is_save: bool
+    def __init__(self, timestamp_ms: _Optional[float] = ..., input_length: _Optional[int] = ..., hash_ids: _Optional[_Iterable[int]] = ..., block_tokens: _Optional[int] = ..., session: _Optional[int] = ..., dropped: _Optional[int] = ..., is_save: _Optional[bool] = ...) -> None: ...
 
 class FlushRequest(_message.Message):
     __slots__ = ()
