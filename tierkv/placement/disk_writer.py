@@ -186,17 +186,10 @@ class DiskWriter:
                 if not entry.is_on_disk and books.index.is_current(entry):
                     books.lose_disk(entry.key, None)
                     self.owes_writes |= not self.is_writable
-            reports = [(report, self._is_durable(entry)) for entry in batch for report in self._finish(entry)]
+            reports = [(report, entry.is_on_disk) for entry in batch for report in self._finish(entry)]
         self._make_room(orphans)  # deleted while they were written: they must not come back
         for report, is_on_disk in reports:
             report(is_on_disk)
-
-    def _is_durable(self, entry: BlockEntry) -> bool:
-        """Whether a restart would find it: it is on disk, and so is the block before it. Lock held."""
-        if not entry.is_on_disk or entry.parent is None:
-            return entry.is_on_disk
-        parent = self._books.index.get(entry.parent)
-        return parent is not None and parent.is_on_disk
 
     def _admit(self, batch: Sequence[BlockEntry]) -> tuple[list[BlockKey], list[BlockEntry]]:
         """Who must leave the disk first, and which blocks of the batch are to be written at all. Lock held."""
