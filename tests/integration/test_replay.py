@@ -114,7 +114,7 @@ def test_a_daemon_hits_what_the_simulator_hits(live: tuple[LiveCache, int], poli
     maker = DAEMON_POLICIES["lru-chain" if policy == "lru" else policy]
     simulated = TierCache(maker, HOST_BLOCKS, disk_blocks, staging_blocks=HOST_PAGES - HOST_BLOCKS)
     differences = []
-    for number, request in enumerate(trace.requests[:1500]):
+    for number, request in enumerate(trace.requests[:400]):
         blocks = request.keys[: request.num_full]
         if not blocks:
             continue
