@@ -22,7 +22,9 @@ def settle(policy: RestorablePolicy[BlockKey], survivors: Sequence[Survivor[Bloc
     known = policy.export_image().weight_of()
     ordered = heads_first(survivors)
     strangers = [survivor for survivor in ordered if survivor.key not in known]
-    policy.let_go([key for key in policy if weight_of.get(key) != known[key]])
+    stale = {key for key, weight in known.items() if key in policy and weight_of.get(key) != weight}
+    if stale:  # asking a policy for its order is the dearest of all this
+        policy.let_go([key for key in policy if key in stale])
     leftovers = [survivor for survivor in ordered if survivor.key in known and survivor.key not in policy]
     gone = set(policy.resize(capacity))
     _admit(policy, strangers, {survivor.key: survivor for survivor in survivors}, gone)
