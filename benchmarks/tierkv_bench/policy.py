@@ -58,8 +58,8 @@ def measure(*, blocks: int, calls: int, say: Callable[[str], None]) -> PolicyCos
     trail_ratio = _trail_ratio(blocks, calls)
     say("timing what is written down")
     costs = policy_state.measure()
-    # Two tiers note each call, and their keeper writes it down.
-    keeping_us = 2 * (costs.encode_strange_access_us + max(0.0, costs.access_recorded_us - costs.access_alone_us))
+    # Two tiers; that they note a call is in the policies' time already.
+    keeping_us = 2 * costs.encode_strange_access_us
     assert daemon_cpu_us > 0, "too few calls for the clock of the system"
     return PolicyCosts(
         blocks=blocks,
