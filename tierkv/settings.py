@@ -60,6 +60,14 @@ class DiskSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """The device tier of one device: one pool of pages, which engines map. device — "cpu", "cuda:0", …"""
+
+    device: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LimitSettings:
     """Bounds of tables, queues and calls."""
 
@@ -87,6 +95,7 @@ class StoreSettings:
     data_folder: Path
     host: HostSettings
     disk: DiskSettings
+    devices: tuple[DeviceSettings, ...] = ()
     limits: LimitSettings = field(default_factory=LimitSettings)
     durability: Durability = Durability.INTERVAL
     policy: PolicyName = PolicyName.ARC
@@ -107,6 +116,12 @@ class StoreSettings:
             raise InvalidRequestError(
                 "a write budget cannot be negative; 0 sets no limit", disk_write_budget=self.disk.write_budget_bytes_per_day
             )
+        names = [device.device for device in self.devices]
+        if len(set(names)) != len(names):
+            raise InvalidRequestError("each device has one pool; name it once", devices=", ".join(names))
+        for device in self.devices:
+            if device.memory_bytes < MIB:
+                raise InvalidRequestError("a page pool has at least 1MiB", device=device.device, memory=device.memory_bytes)
         if not 0 <= self.host.headroom_ratio <= 0.5:
             raise InvalidRequestError("headroom_ratio lies between 0 and 0.5", headroom_ratio=self.host.headroom_ratio)
         if not 1 <= self.promote_threads <= 64:
