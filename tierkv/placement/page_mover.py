@@ -77,7 +77,6 @@ class PageMover:
 
     def _stage_once(self) -> bool:
         """Copies one batch of pages to the arena. True if there may be more."""
-        books = self._books
         with self._lock:
             queued = self._take_batch()
             batch, self._admitted = self._admitted + self._admit(queued), []
