@@ -17,6 +17,7 @@ from tierkv.pages import PageOutcome, PageRun
 from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.deadline import wait_until
+from tierkv.tiers.base import GetOutcome
 
 BLOCK_BYTES = 128 * 1024
 LAYOUT = Layout(shape=(BLOCK_BYTES,), dtype="uint8", block_tokens=4)
@@ -31,11 +32,13 @@ def content_of(key):
 class Rig:
     """A store with a pool of 16 pages and one session on it. host_blocks — at least 8."""
 
-    def __init__(self, folder, *, host_blocks=32, has_disk=True, durability=Durability.INTERVAL, headroom_ratio=0.0):
+    def __init__(
+        self, folder, *, host_blocks=32, has_disk=True, durability=Durability.INTERVAL, headroom_ratio=0.0, disk_bytes=8 * MIB
+    ):
         self.settings = StoreSettings(
             data_folder=folder / "data",
             host=HostSettings(host_blocks * BLOCK_BYTES, folder=folder / "arena", prefault=False, headroom_ratio=headroom_ratio),
-            disk=DiskSettings(8 * MIB if has_disk else 0, segment_bytes=MIB, direct_io=False, interval_s=0.0),
+            disk=DiskSettings(disk_bytes if has_disk else 0, segment_bytes=MIB, direct_io=False, interval_s=0.0),
             devices=(DeviceSettings("cpu", POOL_PAGES * BLOCK_BYTES),),
             durability=durability,
         )
@@ -108,6 +111,10 @@ class Rig:
     def settle(self):
         """Everything that was under way is over."""
         self.store.flush().result(10)
+        self.rest()
+
+    def rest(self):
+        """Every job is over, and nobody asked for more."""
         wait_until(lambda: not any(entry.moves for entry in self.store._books.index), timeout_s=10, what="the moves to end")
         self.store.check_integrity()
 
@@ -189,11 +196,7 @@ def test_a_page_whose_block_has_a_copy_is_free_at_once_and_comes_back(make):
 
 def test_what_only_the_disk_has_comes_through_the_host(make):
     rig = make(host_blocks=8)
-    keys = rig.chain(6)
-    rig.commit(keys)
-    rig.settle()
-    rig.empty_device()
-    rig.store.release(rig.session, rig.fill_host())
+    keys = on_disk_only(rig, 6)
     assert rig.acquire(keys) == ((DISK,) * 6, 6, None)
 
 
@@ -230,7 +233,7 @@ def test_the_share_of_a_request_holds_for_the_host(make, headroom_ratio, durabil
     keys = rig.chain(4)
     rig.commit(keys, request="r")
     wait_until(lambda: rig.counters()["pages_staged"], timeout_s=10, what="the staging")
-    wait_until(lambda: not any(entry.moves for entry in rig.store._books.index), timeout_s=10, what="the moves to end")
+    rig.rest()
     assert [key in rig.store._books.host_policy for key in keys] == [idx < num_in_host for idx in range(4)]
     assert sum(key in rig.store._books.disk for key in keys) == num_on_disk
     assert rig.acquire(keys) == ((DEVICE,) * 4, 4, None)
@@ -322,6 +325,112 @@ def test_a_page_that_was_written_after_its_commit_is_not_believed(make):
     rig.page(rig.pool.page_of(keys[2]).number)[:1] = b"!"
     assert rig.get(keys)[1:] == (2, MissReason.CHECKSUM)
     assert rig.store.lookup(rig.namespace_id, keys).num_blocks == 2
+
+
+def on_disk_only(rig, blocks):
+    """Blocks that neither the device nor the host has."""
+    keys = rig.chain(blocks)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    rig.store.release(rig.session, rig.fill_host())
+    assert rig.store.lookup(rig.namespace_id, keys).tiers == (DISK,) * blocks
+    return keys
+
+
+def test_what_the_host_and_the_disk_let_go_stays_on_the_device(make):
+    rig = make(host_blocks=8, disk_bytes=2 * MIB)
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    for seed in range(40):  # each a sequence of its own: they push the others out of the host, then out of the disk
+        (key,) = rig.chain(1, 100 + seed)
+        result = rig.store.reserve(rig.session, rig.namespace_id, [key])
+        for extent in filter(None, result.extents):
+            rig.store.view(extent)[:BLOCK_BYTES] = content_of(key)
+        rig.store.commit(rig.session, result.reservation_id)
+        rig.rest()  # a flush would bring to disk again what it let go
+    assert not any(key in rig.store._books.disk or key in rig.store._books.host_policy for key in keys)
+    assert rig.store.lookup(rig.namespace_id, keys).tiers == (DEVICE,) * 4
+    assert rig.acquire(keys) == ((DEVICE,) * 4, 4, None)
+    rig.store.flush().result(10)
+    assert all(key in rig.store._books.disk for key in keys)
+
+
+def test_a_copy_that_fails_ends_the_lease_there_and_its_page_stays_with_its_holder(make, monkeypatch):
+    rig = make()
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    write = rig.pool.memory.write
+
+    def failing(offset, source):
+        is_bad = bytes(source[:32]) == keys[2]
+        if not is_bad:
+            write(offset, source)
+        del source  # the log keeps the frame
+        if is_bad:
+            raise OSError("the device is away")
+
+    monkeypatch.setattr(rig.pool.memory, "write", failing)
+    acquired = rig.store.acquire_pages(rig.session, rig.namespace_id, keys)
+    results = [run.done.result(10) for run in acquired.pending]
+    assert [(result.num_blocks, result.miss) for result in results] == [(2, MissReason.CHECKSUM)]
+    rig.store.check_integrity()
+    assert rig.store.page_holds(rig.session) == dict.fromkeys(acquired.pages, 1)
+    assert rig.pool.page_of(keys[2]) is None
+    assert rig.get(keys) == ((HOST,) * 4, 4, None)
+    others = rig.store.reserve_pages(rig.session, POOL_PAGES)
+    assert not set(others) & set(acquired.pages)
+    rig.store.release_pages(rig.session, [*acquired.pages, *others])
+    monkeypatch.undo()
+    assert rig.acquire(keys)[1] == 4
+
+
+def test_a_block_whose_frame_is_damaged_ends_the_lease_there(make, monkeypatch):
+    rig = make(host_blocks=8)
+    keys = on_disk_only(rig, 4)
+    disk = rig.store._books.disk
+    get = disk.get
+
+    def damaged(wanted, targets):
+        outcomes = get(wanted, targets)
+        return [GetOutcome.DAMAGED if key == keys[2] else outcome for key, outcome in zip(wanted, outcomes, strict=True)]
+
+    monkeypatch.setattr(disk, "get", damaged)
+    assert rig.acquire(keys)[1:] == (2, MissReason.CHECKSUM)
+    rig.settle()
+    assert rig.pool.num_free == POOL_PAGES - 2
+    assert rig.acquire(keys) == ((DEVICE,) * 2, 2, MissReason.CHECKSUM)
+    assert rig.store.stats().misses[MissReason.CHECKSUM] == 3
+
+
+def test_two_who_want_one_block_wait_for_one_copy(make, monkeypatch):
+    rig = make()
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    write, may_go_on = rig.pool.memory.write, threading.Event()
+
+    def waiting(offset, source):
+        may_go_on.wait(10)
+        write(offset, source)
+
+    monkeypatch.setattr(rig.pool.memory, "write", waiting)
+    other = rig.store.open_session("another engine")
+    rig.store.open_pool(other, rig.namespace_id, "cpu")
+    first = rig.store.acquire_pages(rig.session, rig.namespace_id, keys)
+    second = rig.store.acquire_pages(other, rig.namespace_id, keys)
+    assert first.pages == second.pages
+    assert [run.done.done() for run in (*first.pending, *second.pending)] == [False, False]
+    rig.store.end_pages(rig.session)  # whoever asked first is gone: the copy goes on
+    may_go_on.set()
+    assert second.pending[0].done.result(10).miss is None
+    assert [bytes(rig.page(page)) for page in second.pages] == [content_of(key) for key in keys]
+    assert rig.counters()["pages_copied"] == 4
+    rig.store.end_pages(other)
 
 
 def test_interval_commits_are_found_after_a_restart(make):
