@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from tierkv import assemble
 from tierkv.assemble import open_store, open_tiered_store
 from tierkv.errors import CapacityError, ClosedError, ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.trail import What
@@ -18,6 +19,7 @@ from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, Sto
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.deadline import wait_until
 from tierkv.tiers.base import GetOutcome
+from tierkv.tiers.device import SharedMemory
 
 BLOCK_BYTES = 128 * 1024
 LAYOUT = Layout(shape=(BLOCK_BYTES,), dtype="uint8", block_tokens=4)
@@ -33,13 +35,21 @@ class Rig:
     """A store with a pool of 16 pages and one session on it. host_blocks — at least 8."""
 
     def __init__(
-        self, folder, *, host_blocks=32, has_disk=True, durability=Durability.INTERVAL, headroom_ratio=0.0, disk_bytes=8 * MIB
+        self,
+        folder,
+        *,
+        host_blocks=32,
+        has_disk=True,
+        disk_bytes=8 * MIB,
+        durability=Durability.INTERVAL,
+        headroom_ratio=0.0,
+        devices=("cpu",),
     ):
         self.settings = StoreSettings(
             data_folder=folder / "data",
             host=HostSettings(host_blocks * BLOCK_BYTES, folder=folder / "arena", prefault=False, headroom_ratio=headroom_ratio),
             disk=DiskSettings(disk_bytes if has_disk else 0, segment_bytes=MIB, direct_io=False, interval_s=0.0),
-            devices=(DeviceSettings("cpu", POOL_PAGES * BLOCK_BYTES),),
+            devices=tuple(DeviceSettings(device, POOL_PAGES * BLOCK_BYTES) for device in devices),
             durability=durability,
         )
         self.open()
@@ -508,6 +518,20 @@ def test_what_a_client_is_saving_may_be_committed_from_a_page_meanwhile(make):
     assert rig.get(keys) == ((HOST,) * 4, 4, None)
 
 
+def test_a_page_of_what_a_client_is_saving_goes_with_the_block_that_it_follows(make):
+    rig = make()
+    keys = rig.chain(2)
+    reservation = rig.store.reserve(rig.session, rig.namespace_id, keys)
+    rig.commit(keys)
+    rig.store.commit(rig.session, reservation.reservation_id, keys[:1])
+    rig.settle()
+    rig.store.delete(rig.namespace_id, keys[:1]).result(10)
+    assert rig.store.lookup(rig.namespace_id, keys[1:]).num_blocks == 0
+    assert rig.pool.num_free == POOL_PAGES
+    rig.store.commit(rig.session, reservation.reservation_id, keys[1:])
+    assert rig.store.lookup(rig.namespace_id, keys[1:]).num_blocks == 0
+
+
 def test_pages_rest_between_the_end_of_a_session_and_that_of_its_map(make):
     rig = make()
     keys = rig.chain(4)
@@ -579,6 +603,35 @@ def test_what_is_told_of_a_block_in_a_page(make):
     stats = rig.store.stats()
     assert stats.hits == {"device": 2}
     assert [policy.tier for policy in stats.policies] == [DEVICE, HOST, DISK]
+
+
+def test_a_block_of_one_device_comes_to_another_through_the_host(make, monkeypatch):
+    class OfAnotherDevice(SharedMemory):
+        def __init__(self, device, memory_bytes):
+            super().__init__(memory_bytes)
+            self.device = device
+
+    monkeypatch.setattr(assemble, "open_memory", OfAnotherDevice)
+    rig = make(host_blocks=8, has_disk=False, devices=("cpu", "cuda:0"))
+    other = rig.store.open_session("an engine on the other device")
+    rig.store.open_pool(other, rig.namespace_id, "cuda:0")
+    with pytest.raises(InvalidRequestError, match="one device"):
+        rig.store.open_pool(other, rig.namespace_id, "cpu")
+    keys, leases = refused(rig)
+    assert rig.store.acquire_pages(other, rig.namespace_id, keys).miss is MissReason.CAPACITY
+    rig.store.release(rig.session, leases)
+    acquired = rig.store.acquire_pages(other, rig.namespace_id, keys)
+    assert acquired.tiers == (DEVICE,) * 4
+    assert [run.done.result(10).miss for run in acquired.pending] == [None]
+    memory = rig.store._books.pools[1].memory
+    assert [bytes(memory.view(page * BLOCK_BYTES, BLOCK_BYTES)) for page in acquired.pages] == [content_of(key) for key in keys]
+    rig.rest()
+    assert rig.store._books.index.get(keys[0]).num_device_copies == 2
+    assert rig.empty_device() == POOL_PAGES
+    assert rig.store._books.index.get(keys[0]).num_device_copies == 1
+    tiers = {tier.name: tier for tier in rig.store.stats().tiers}
+    assert (tiers[DEVICE].capacity_bytes, tiers[DEVICE].blocks) == (2 * POOL_PAGES * BLOCK_BYTES, 4)
+    rig.store.end_pages(other)
 
 
 def test_a_draining_store_takes_no_pages(make):
