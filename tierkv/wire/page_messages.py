@@ -25,7 +25,9 @@ def reserve_pages_request(count: int) -> pb.ReservePagesRequest:
 def commit_pages_request(namespace_id: NamespaceId, runs: Sequence[PageRun], hints: Hints) -> pb.CommitPagesRequest:
     """Raises InvalidRequestError as `runs_of` does."""
     _check_runs([(len(run.keys), len(run.pages)) for run in runs])
-    messages = [pb.PageRun(keys=pack_keys(run.keys), pages=checked_pages(run.pages), parent=run.parent or b"") for run in runs]
+    for run in runs:
+        check_pages(run.pages)
+    messages = [pb.PageRun(keys=pack_keys(run.keys), pages=run.pages, parent=run.parent or b"") for run in runs]
     return pb.CommitPagesRequest(namespace_id=namespace_id, runs=messages, hints=hints_message(hints))
 
 
@@ -43,13 +45,17 @@ def acquire_pages_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], h
     return pb.AcquirePagesRequest(namespace_id=namespace_id, keys=pack_keys(keys), hints=hints_message(hints))
 
 
-def checked_pages(pages: Sequence[int]) -> Sequence[int]:
-    """Raises InvalidRequestError for too many pages, and for what is no number of a page."""
-    if len(pages) > KEYS_PER_CALL:
-        raise InvalidRequestError("too many pages in one call", pages=len(pages), limit=KEYS_PER_CALL)
+def check_pages(pages: Sequence[int]) -> None:
+    """Raises InvalidRequestError for what is no number of a page."""
     if pages and not 0 <= min(pages) <= max(pages) < _PAGE_LIMIT:
         raise InvalidRequestError("a page is a number of the pool, from 0", lowest=min(pages), highest=max(pages))
-    return pages
+
+
+def released_pages_of(request: pb.ReleasePagesRequest) -> list[int]:
+    """Raises InvalidRequestError for more pages than a call may have."""
+    if len(request.pages) > KEYS_PER_CALL:
+        raise InvalidRequestError("too many pages in one call", pages=len(request.pages), limit=KEYS_PER_CALL)
+    return list(request.pages)
 
 
 def _check_runs(sizes: Sequence[tuple[int, int]]) -> None:

@@ -59,11 +59,17 @@ def test_a_count_out_of_bounds_is_not_sent(count):
         page_messages.reserve_pages_request(count)
 
 
-@pytest.mark.parametrize("pages", [[-1], [2**32], [0] * (KEYS_PER_CALL + 1)])
-def test_pages_out_of_bounds_are_not_sent(pages):
-    assert page_messages.checked_pages([]) == []
+@pytest.mark.parametrize("pages", [[-1], [5, 2**32]])
+def test_what_is_no_page_is_not_sent(pages):
+    page_messages.check_pages([])
     with pytest.raises(InvalidRequestError):
-        page_messages.checked_pages(pages)
+        page_messages.check_pages(pages)
+
+
+def test_a_call_releases_a_bounded_number_of_pages():
+    assert page_messages.released_pages_of(pb.ReleasePagesRequest(pages=[3, 3, 4])) == [3, 3, 4]
+    with pytest.raises(InvalidRequestError, match="too many"):
+        page_messages.released_pages_of(pb.ReleasePagesRequest(pages=[0] * (KEYS_PER_CALL + 1)))
 
 
 def test_outcomes_have_the_numbers_of_the_protocol():
