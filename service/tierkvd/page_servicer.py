@@ -25,21 +25,23 @@ class PageServicer(tierkv_pb2_grpc.TierKVServicer):
         """Raises UnavailableError once a stop has begun."""
         raise NotImplementedError
 
-    def _pool_session(self, context: Context) -> SessionHandle:
+    def _pool_session(self, context: Context, pool_id: int) -> SessionHandle:
         session = self.sessions.get(session_secret(context))
-        if not session.has_pool:
+        if session.pool_id is None:
             raise InvalidRequestError("this session maps no page pool; open the pool of a device first")
+        if session.pool_id != pool_id:
+            raise ConflictError("the session has mapped another pool since; its pages are not those of this call")
         return session
 
     @unary
     async def ReservePages(self, request: pb.ReservePagesRequest, context: Context) -> pb.ReservePagesReply:  # noqa: N802
         self.check_serving()
-        session = self._pool_session(context)
+        session = self._pool_session(context, request.pool_id)
         return pb.ReservePagesReply(pages=self._store.reserve_pages(session.session, request.count))
 
     @unary
     async def CommitPages(self, request: pb.CommitPagesRequest, context: Context) -> pb.CommitPagesReply:  # noqa: N802
-        session = self._pool_session(context)
+        session = self._pool_session(context, request.pool_id)
         namespace_id = messages.unpack_namespace_id(request.namespace_id)
         runs, hints = page_messages.runs_of(request), messages.hints_of(request.hints)
         result = self._store.commit_pages(session.session, namespace_id, runs, hints)
@@ -50,7 +52,7 @@ class PageServicer(tierkv_pb2_grpc.TierKVServicer):
 
     @unary
     async def AcquirePages(self, request: pb.AcquirePagesRequest, context: Context) -> pb.AcquirePagesReply:  # noqa: N802
-        session = self._pool_session(context)
+        session = self._pool_session(context, request.pool_id)
         keys, hints = messages.unpack_keys(request.keys), messages.hints_of(request.hints)
         acquired = self._store.acquire_pages(session.session, messages.unpack_namespace_id(request.namespace_id), keys, hints)
         return pb.AcquirePagesReply(
@@ -64,7 +66,7 @@ class PageServicer(tierkv_pb2_grpc.TierKVServicer):
     @streaming
     async def AwaitPages(self, request: pb.AwaitPagesRequest, context: Context) -> AsyncGenerator[pb.AwaitPagesEvent, None]:  # noqa: N802
         deadline_s = answer_by_s(context)
-        acquired = self._pool_session(context).recall_pages(request.await_id)
+        acquired = self._pool_session(context, request.pool_id).recall_pages(request.await_id)
         if acquired is None:
             raise ConflictError("nothing is on its way under this number; it was awaited already, or it is gone")
         ended = pb.PagesEnded(num_blocks=len(acquired.pages))
@@ -79,6 +81,6 @@ class PageServicer(tierkv_pb2_grpc.TierKVServicer):
 
     @unary
     async def ReleasePages(self, request: pb.ReleasePagesRequest, context: Context) -> pb.ReleasePagesReply:  # noqa: N802
-        session = self._pool_session(context)
+        session = self._pool_session(context, request.pool_id)
         self._store.release_pages(session.session, page_messages.released_pages_of(request))
         return pb.ReleasePagesReply()

@@ -15,6 +15,7 @@ from tierkv.errors import CapacityError, InvalidRequestError
 from tierkv.store import SessionId, TieredStore
 from tierkv.wire.pools import MapPool, PoolOffer, encode_pool
 from tierkvd.sessions import SessionHandle, Sessions
+from tierkvd.telemetry import log_event
 
 _DISCARD_BYTES = 4_096
 _log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Pools:
         self._sessions = sessions
         self._limit = limit
         self._connections: dict[SessionId, socket.socket] = {}
+        self._last_id = 0
         self._watches: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -48,11 +50,12 @@ class Pools:
         except OSError:
             self._store.end_pages(handle.session)
             raise
-        handle.has_pool = True
+        handle.pool_id = offer.pool_id
         self._connections[handle.session] = connection
         watch = asyncio.get_running_loop().create_task(self._watch(connection, handle))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
+        log_event(_log, "pool mapped", device=request.device, page_bytes=offer.page_bytes, connections=len(self))
 
     def _check(self, handle: SessionHandle) -> None:
         if not handle.shares_memory:
@@ -69,7 +72,8 @@ class Pools:
     def _offer(self, session: SessionId, request: MapPool) -> tuple[PoolOffer, list[int]]:
         view = self._store.open_pool(session, request.namespace_id, request.device)
         descriptors = [] if view.fd is None else [view.fd]
-        offer = PoolOffer(view.memory_bytes, view.page_bytes, view.num_pages, len(descriptors), view.ipc_handle)
+        self._last_id += 1
+        offer = PoolOffer(self._last_id, view.memory_bytes, view.page_bytes, view.num_pages, len(descriptors), view.ipc_handle)
         return offer, descriptors
 
     async def _watch(self, connection: socket.socket, handle: SessionHandle) -> None:
@@ -88,6 +92,7 @@ class Pools:
             return
         del self._connections[handle.session]
         handle.lose_pool()
+        log_event(_log, "pool connection ended", connections=len(self))
         try:
             self._store.end_pages(handle.session)
         except Exception:

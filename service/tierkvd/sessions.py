@@ -26,14 +26,14 @@ CLOSING_POLL_S = 0.02
 
 @dataclass(slots=True)
 class SessionHandle:
-    """An attached client. closing — set when the daemon stops; num_streams — Put and Get calls under way; has_pool — maps a page pool."""
+    """An attached client. closing — set when the daemon stops; num_streams — Put and Get calls under way; pool_id — of the page pool that it maps, if any."""
 
     session: SessionId
     shares_memory: bool
     closing: asyncio.Event
     is_open: bool = True
     num_streams: int = 0
-    has_pool: bool = False
+    pool_id: int | None = None
     _awaited: dict[int, Acquisition] = field(default_factory=dict)
     _awaited_pages: dict[int, PageAcquisition] = field(default_factory=dict)
     _next_await_id: int = 1
@@ -76,7 +76,7 @@ class SessionHandle:
 
     def lose_pool(self) -> None:
         """The client maps no pool any more; what was acquired of it is nobody's to await."""
-        self.has_pool = False
+        self.pool_id = None
         self._awaited_pages.clear()
 
 

@@ -78,8 +78,8 @@ class PageClient:
         return known.layout.block_bytes
 
     def reserve_pages(self, count: int, *, timeout_s: float | None = None) -> list[int]:
-        request = page_messages.reserve_pages_request(count)
         mapped = self._living_pool()
+        request = page_messages.reserve_pages_request(mapped.pool_id, count)
         reply = self._name_pages(mapped, "ReservePages", request, self._attachment.deadline(timeout_s))
         return _known_pages(mapped, reply.pages)
 
@@ -91,9 +91,9 @@ class PageClient:
         hints: Hints = NO_HINTS,
         timeout_s: float | None = None,
     ) -> list[tuple[PageOutcome, ...]]:
-        request = page_messages.commit_pages_request(namespace_id, runs, hints)
-        link, deadline_s = self._living_pool().link, self._attachment.deadline(timeout_s)
-        reply = self._attachment.call_on(link, "CommitPages", request, deadline_s)
+        mapped, deadline_s = self._living_pool(), self._attachment.deadline(timeout_s)
+        request = page_messages.commit_pages_request(mapped.pool_id, namespace_id, runs, hints)
+        reply = self._attachment.call_on(mapped.link, "CommitPages", request, deadline_s)
         outcomes = messages.page_outcomes_of(reply.outcomes)
         if len(outcomes) != sum(len(run.keys) for run in runs):
             raise DataError("the daemon's answer does not fit the runs", outcomes=len(outcomes), runs=len(runs))
@@ -103,8 +103,8 @@ class PageClient:
     def acquire_pages(
         self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
     ) -> ClientPageLease:
-        request = page_messages.acquire_pages_request(namespace_id, keys, hints)
         mapped, deadline_s = self._living_pool(), self._attachment.deadline(timeout_s)
+        request = page_messages.acquire_pages_request(mapped.pool_id, namespace_id, keys, hints)
         reply = self._name_pages(mapped, "AcquirePages", request, deadline_s)
         pages, tiers = tuple(_known_pages(mapped, reply.pages)), messages.tiers_of(reply.tiers)
         if len(tiers) != len(pages) or reply.num_ready > len(pages) or (reply.await_id == 0) != (reply.num_ready == len(pages)):
@@ -132,7 +132,7 @@ class PageClient:
         if mapped is None or self._attachment.is_foreign or not mapped.is_alive:
             return
         for start in range(0, len(pages), KEYS_PER_CALL):
-            request = pb.ReleasePagesRequest(pages=pages[start : start + KEYS_PER_CALL])
+            request = pb.ReleasePagesRequest(pool_id=mapped.pool_id, pages=pages[start : start + KEYS_PER_CALL])
             self._releasing.send(mapped.link, "ReleasePages", request)
 
     def _living_pool(self) -> MappedPool:
@@ -157,7 +157,7 @@ class PageClient:
     def _listen(self, mapped: MappedPool, lease: ClientPageLease, await_id: int, deadline_s: float) -> None:
         """Lets a thread hear of what is on its way; a stream that cannot be opened ends the lease where it stands."""
         link, left_s = mapped.link, max(0.001, deadline_s - self._attachment.clock.monotonic_s())
-        request = pb.AwaitPagesRequest(await_id=await_id)
+        request = pb.AwaitPagesRequest(pool_id=mapped.pool_id, await_id=await_id)
         try:
             stream = link.stub.AwaitPages(request, timeout=left_s, metadata=link.metadata)
         except ValueError:  # another thread has closed the channel

@@ -24,8 +24,10 @@ from tierkv.wire.pools import MapPool, PoolOffer, ask_for_pool
 class MappedPool:
     """One map, made whole or not at all, and never mended: whoever finds it dead maps the pool anew."""
 
-    def __init__(self, pool: Pool, link: Link, connection: socket.socket, memory: ArenaMap | None) -> None:
+    def __init__(self, pool: Pool, link: Link, connection: socket.socket, memory: ArenaMap | None, *, pool_id: int) -> None:
+        """pool_id — what the daemon calls the connection."""
         self.pool = pool
+        self.pool_id = pool_id
         self.link = link
         self._connection = connection
         self._memory = memory
@@ -83,7 +85,8 @@ def map_pool(link: Link, namespace_id: NamespaceId, device: str, block_bytes: in
         raise
     offer = found.offer
     buffer = None if memory is None else memory.view(0, offer.page_bytes * offer.num_pages)
-    mapped = MappedPool(Pool(device, offer.page_bytes, offer.num_pages, buffer, offer.ipc_handle), link, connection, memory)
+    pool = Pool(device, offer.page_bytes, offer.num_pages, buffer, offer.ipc_handle)
+    mapped = MappedPool(pool, link, connection, memory, pool_id=offer.pool_id)
     if offer.page_bytes < block_bytes:
         mapped.close()
         raise DataError("the daemon's pages are smaller than a block", page_bytes=offer.page_bytes, block_bytes=block_bytes)

@@ -15,20 +15,20 @@ from tierkv.wire.messages import hints_message, pack_keys, unpack_keys, unpack_p
 _PAGE_LIMIT = 1 << 32
 
 
-def reserve_pages_request(count: int) -> pb.ReservePagesRequest:
+def reserve_pages_request(pool_id: int, count: int) -> pb.ReservePagesRequest:
     """Raises InvalidRequestError for a count below zero or above the bound of a call."""
     if not 0 <= count <= KEYS_PER_CALL:
         raise InvalidRequestError("a call reserves 0 to 65,536 pages", count=count)
-    return pb.ReservePagesRequest(count=count)
+    return pb.ReservePagesRequest(pool_id=pool_id, count=count)
 
 
-def commit_pages_request(namespace_id: NamespaceId, runs: Sequence[PageRun], hints: Hints) -> pb.CommitPagesRequest:
+def commit_pages_request(pool_id: int, namespace_id: NamespaceId, runs: Sequence[PageRun], hints: Hints) -> pb.CommitPagesRequest:
     """Raises InvalidRequestError as `runs_of` does."""
     _check_runs([(len(run.keys), len(run.pages)) for run in runs])
     for run in runs:
         check_pages(run.pages)
     messages = [pb.PageRun(keys=pack_keys(run.keys), pages=run.pages, parent=run.parent or b"") for run in runs]
-    return pb.CommitPagesRequest(namespace_id=namespace_id, runs=messages, hints=hints_message(hints))
+    return pb.CommitPagesRequest(pool_id=pool_id, namespace_id=namespace_id, runs=messages, hints=hints_message(hints))
 
 
 def runs_of(request: pb.CommitPagesRequest) -> list[PageRun]:
@@ -38,11 +38,13 @@ def runs_of(request: pb.CommitPagesRequest) -> list[PageRun]:
     return runs
 
 
-def acquire_pages_request(namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints) -> pb.AcquirePagesRequest:
+def acquire_pages_request(
+    pool_id: int, namespace_id: NamespaceId, keys: Sequence[BlockKey], hints: Hints
+) -> pb.AcquirePagesRequest:
     """Raises InvalidRequestError for too many keys, or malformed ones."""
     if len(keys) > KEYS_PER_CALL:
         raise InvalidRequestError("too many keys in one call", keys=len(keys), limit=KEYS_PER_CALL)
-    return pb.AcquirePagesRequest(namespace_id=namespace_id, keys=pack_keys(keys), hints=hints_message(hints))
+    return pb.AcquirePagesRequest(pool_id=pool_id, namespace_id=namespace_id, keys=pack_keys(keys), hints=hints_message(hints))
 
 
 def check_pages(pages: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from tierkv.wire import attach
 from tierkv.wire.limits import DEVICE_BYTES, IPC_HANDLE_BYTES, SECRET_BYTES
 
 _MAP_POOL = struct.Struct(f"<{SECRET_BYTES}s{KEY_BYTES}sH")
-_POOL = struct.Struct("<QQIHH")
+_POOL = struct.Struct("<QQQIHH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class MapPool:
 
 @dataclass(frozen=True, slots=True)
 class PoolOffer:
-    """What the daemon answers; with `num_descriptors` of 1 the descriptor of the pool's memory travels beside it."""
+    """What the daemon answers; pool_id — what calls name this connection by; with `num_descriptors` of 1 the descriptor of the pool's memory travels beside it."""
 
+    pool_id: int
     memory_bytes: int
     page_bytes: int
     num_pages: int
@@ -68,20 +69,21 @@ def decode_map_pool(body: bytes) -> MapPool:
 
 
 def encode_pool(offer: PoolOffer) -> bytes:
-    fixed = _POOL.pack(offer.memory_bytes, offer.page_bytes, offer.num_pages, offer.num_descriptors, len(offer.ipc_handle))
+    sizes = (offer.memory_bytes, offer.page_bytes, offer.num_pages)
+    fixed = _POOL.pack(offer.pool_id, *sizes, offer.num_descriptors, len(offer.ipc_handle))
     return attach.message(attach.Kind.POOL, fixed + offer.ipc_handle)
 
 
 def decode_pool(body: bytes) -> PoolOffer:
     """Raises DataError for a malformed body, pages that do not fit in their memory, or neither a descriptor nor a handle."""
-    (memory_bytes, page_bytes, num_pages, num_descriptors, length), handle = attach.fixed(_POOL, body)
+    (pool_id, memory_bytes, page_bytes, num_pages, num_descriptors, length), handle = attach.fixed(_POOL, body)
     if length != len(handle) or length > IPC_HANDLE_BYTES:
         raise DataError("the handle of a pool has another length than announced", expected=length, found=len(handle))
     if not page_bytes or not num_pages or page_bytes * num_pages > memory_bytes:
         raise DataError("the daemon's pool is impossible", memory_bytes=memory_bytes, page_bytes=page_bytes, num_pages=num_pages)
     if num_descriptors != (0 if handle else 1):
         raise DataError("a pool has either a descriptor or a handle", descriptors=num_descriptors, handle=len(handle))
-    return PoolOffer(memory_bytes, page_bytes, num_pages, num_descriptors, handle)
+    return PoolOffer(pool_id, memory_bytes, page_bytes, num_pages, num_descriptors, handle)
 
 
 def ask_for_pool(connection: socket.socket, request: MapPool, left_s: Callable[[], float]) -> MappablePool:

@@ -20,6 +20,7 @@ from tierkv.errors import ClosedError, ConflictError, DataError, InvalidRequestE
 from tierkv.mapping import ArenaMap
 from tierkv.model.outcomes import MissReason, TierName
 from tierkv.pages import PageOutcome, PageRun
+from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import SESSION_METADATA
 
 NUM_PAGES = MEMORY_BYTES // PAGE_BYTES
@@ -153,6 +154,14 @@ async def test_closing_the_pool_ends_its_connection_and_not_the_session(rig, cli
     assert client.counters["reattached"] == 0
     await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
     assert await asyncio.to_thread(client.reserve_pages, 2) == [0, 1]
+    assert pages.released == []
+
+
+async def test_what_was_released_late_does_not_meet_the_next_pool(client, pages, pool):
+    late = client._mapped
+    await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
+    client._releasing.send(late.link, "ReleasePages", pb.ReleasePagesRequest(pool_id=late.pool_id, pages=[5]))
+    await eventually(lambda: client.counters["release_failures"] == 1)
     assert pages.released == []
 
 

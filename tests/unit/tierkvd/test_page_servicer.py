@@ -16,10 +16,10 @@ from tierkv.wire.limits import KEYS_PER_CALL
 from tierkvd.sessions import AWAITED_LIMIT
 
 CALLS = {
-    "ReservePages": pb.ReservePagesRequest(count=1),
-    "CommitPages": pb.CommitPagesRequest(namespace_id=NAMESPACE, runs=[pb.PageRun(keys=KEYS[0], pages=[0])]),
-    "AcquirePages": pb.AcquirePagesRequest(namespace_id=NAMESPACE, keys=KEYS[0]),
-    "ReleasePages": pb.ReleasePagesRequest(pages=[0]),
+    "ReservePages": pb.ReservePagesRequest(pool_id=1, count=1),
+    "CommitPages": pb.CommitPagesRequest(pool_id=1, namespace_id=NAMESPACE, runs=[pb.PageRun(keys=KEYS[0], pages=[0])]),
+    "AcquirePages": pb.AcquirePagesRequest(pool_id=1, namespace_id=NAMESPACE, keys=KEYS[0]),
+    "ReleasePages": pb.ReleasePagesRequest(pool_id=1, pages=[0]),
 }
 
 
@@ -38,7 +38,7 @@ async def call(rig, name, request, metadata):
 
 async def events_of(rig, await_id, metadata, timeout_s=TIMEOUT_S):
     """(num_ready or num_blocks, miss) of each event."""
-    stream = rig.stub.AwaitPages(pb.AwaitPagesRequest(await_id=await_id), metadata=metadata, timeout=timeout_s)
+    stream = rig.stub.AwaitPages(pb.AwaitPagesRequest(pool_id=1, await_id=await_id), metadata=metadata, timeout=timeout_s)
     return [
         ("ready", event.ready.num_ready) if event.HasField("ready") else ("ended", event.ended.num_blocks, event.ended.miss)
         async for event in stream
@@ -70,7 +70,7 @@ async def test_runs_outcomes_and_hints_travel(rig, pages, metadata):
     outcomes = [(PageOutcome.COMMITTED, PageOutcome.PRESENT), (), (PageOutcome.REFUSED,)]
     pages.commit = PageCommit(outcomes, None)
     runs = [pb.PageRun(keys=KEYS[0] + KEYS[1], pages=[5, 6]), pb.PageRun(), pb.PageRun(keys=KEYS[3], pages=[9], parent=KEYS[2])]
-    request = pb.CommitPagesRequest(namespace_id=NAMESPACE, runs=runs, hints=pb.Hints(request_id="r"))
+    request = pb.CommitPagesRequest(pool_id=1, namespace_id=NAMESPACE, runs=runs, hints=pb.Hints(request_id="r"))
     reply = await call(rig, "CommitPages", request, metadata)
     assert list(reply.outcomes) == [pb.PAGE_OUTCOME_COMMITTED, pb.PAGE_OUTCOME_PRESENT, pb.PAGE_OUTCOME_REFUSED]
     expected = [PageRun(KEYS[:2], [5, 6]), PageRun([], []), PageRun([KEYS[3]], [9], parent=KEYS[2])]
@@ -88,9 +88,9 @@ async def test_a_strict_commit_waits_for_the_disk(rig, pages, metadata):
 
 
 async def test_released_pages_travel_as_often_as_they_are_named(rig, pages, metadata):
-    await call(rig, "ReleasePages", pb.ReleasePagesRequest(pages=[4, 4, 2]), metadata)
+    await call(rig, "ReleasePages", pb.ReleasePagesRequest(pool_id=1, pages=[4, 4, 2]), metadata)
     assert pages.released == [[4, 4, 2]]
-    many = pb.ReleasePagesRequest(pages=[0] * (KEYS_PER_CALL + 1))
+    many = pb.ReleasePagesRequest(pool_id=1, pages=[0] * (KEYS_PER_CALL + 1))
     assert isinstance(await failure_of(call(rig, "ReleasePages", many, metadata)), InvalidRequestError)
     assert pages.released == [[4, 4, 2]]
 
@@ -142,11 +142,13 @@ async def test_an_acquisition_is_awaited_once_and_not_past_its_pool(rig, pages):
         await eventually(lambda: pages.ended)
         again, _ = await rig.map_pool(metadata)
         with again:
-            assert isinstance(await failure_of(rig.stub.AwaitPages(awaiting(second), metadata=metadata).read()), ConflictError)
+            assert isinstance(
+                await failure_of(rig.stub.AwaitPages(awaiting(second, pool_id=2), metadata=metadata).read()), ConflictError
+            )
 
 
-def awaiting(await_id):
-    return pb.AwaitPagesRequest(await_id=await_id)
+def awaiting(await_id, pool_id=1):
+    return pb.AwaitPagesRequest(pool_id=pool_id, await_id=await_id)
 
 
 async def test_acquisitions_that_nobody_awaits_are_bounded(rig, pages, metadata):
@@ -161,10 +163,18 @@ async def test_acquisitions_that_nobody_awaits_are_bounded(rig, pages, metadata)
 @pytest.mark.parametrize(
     ("name", "request_", "sentence"),
     [
-        ("CommitPages", pb.CommitPagesRequest(namespace_id=b"n"), "namespace id has 32 bytes"),
-        ("CommitPages", pb.CommitPagesRequest(namespace_id=NAMESPACE, runs=[pb.PageRun(keys=KEYS[0])]), "one page for each"),
-        ("AcquirePages", pb.AcquirePagesRequest(namespace_id=NAMESPACE, keys=b"k"), "32 bytes a key"),
-        ("AcquirePages", pb.AcquirePagesRequest(namespace_id=NAMESPACE, hints=pb.Hints(request_id="r" * 65)), "request id"),
+        ("CommitPages", pb.CommitPagesRequest(pool_id=1, namespace_id=b"n"), "namespace id has 32 bytes"),
+        (
+            "CommitPages",
+            pb.CommitPagesRequest(pool_id=1, namespace_id=NAMESPACE, runs=[pb.PageRun(keys=KEYS[0])]),
+            "one page for each",
+        ),
+        ("AcquirePages", pb.AcquirePagesRequest(pool_id=1, namespace_id=NAMESPACE, keys=b"k"), "32 bytes a key"),
+        (
+            "AcquirePages",
+            pb.AcquirePagesRequest(pool_id=1, namespace_id=NAMESPACE, hints=pb.Hints(request_id="r" * 65)),
+            "request id",
+        ),
     ],
 )
 async def test_malformed_calls_are_named(rig, pages, metadata, name, request_, sentence):

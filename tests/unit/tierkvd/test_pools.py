@@ -26,7 +26,7 @@ async def test_a_session_maps_the_memory_of_the_pool(rig, pages):
     async with rig.session() as (_, metadata):
         connection, offer = await rig.map_pool(metadata)
         with connection:
-            assert offer == pools.PoolOffer(MEMORY_BYTES, PAGE_BYTES, MEMORY_BYTES // PAGE_BYTES, 1)
+            assert offer == pools.PoolOffer(1, MEMORY_BYTES, PAGE_BYTES, MEMORY_BYTES // PAGE_BYTES, 1)
             assert pages.opened == [(metadata[0][1], NAMESPACE, "cpu")]
             assert len(rig.pools) == 1
 
@@ -66,12 +66,15 @@ async def test_the_end_of_the_connection_returns_the_pages_and_the_session_may_m
         assert isinstance(await failure_of(reserve(rig, metadata)), InvalidRequestError)
         again, _ = await rig.map_pool(metadata)
         with again:
-            assert (await reserve(rig, metadata)).pages == [0, 1]
+            assert (await reserve(rig, metadata, pool_id=2)).pages == [0, 1]
+            late = await failure_of(reserve(rig, metadata, pool_id=1))
+            assert isinstance(late, ConflictError)
+            assert "another pool" in str(late)
     assert len(pages.opened) == 2
 
 
-def reserve(rig, metadata, count=2):
-    return rig.stub.ReservePages(pb.ReservePagesRequest(count=count), metadata=metadata, timeout=TIMEOUT_S)
+def reserve(rig, metadata, *, pool_id=1):
+    return rig.stub.ReservePages(pb.ReservePagesRequest(pool_id=pool_id, count=2), metadata=metadata, timeout=TIMEOUT_S)
 
 
 async def test_pages_rest_while_only_the_session_has_ended(rig, pages):

@@ -16,9 +16,9 @@ KEYS = [BlockKey(bytes([number]) * 32) for number in range(4)]
 
 def test_runs_come_back():
     runs = [PageRun(KEYS[:2], [7, 2**32 - 1]), PageRun(KEYS[2:3], [0], parent=KEYS[3]), PageRun([], [])]
-    request = page_messages.commit_pages_request(NAMESPACE, runs, Hints(request_id="r"))
+    request = page_messages.commit_pages_request(3, NAMESPACE, runs, Hints(request_id="r"))
     assert page_messages.runs_of(request) == runs
-    assert request.hints.request_id == "r"
+    assert (request.pool_id, request.hints.request_id) == (3, "r")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_runs_come_back():
 )
 def test_runs_that_cannot_be_are_not_sent(run):
     with pytest.raises(InvalidRequestError):
-        page_messages.commit_pages_request(NAMESPACE, [run], NO_HINTS)
+        page_messages.commit_pages_request(3, NAMESPACE, [run], NO_HINTS)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_runs_that_cannot_be_are_not_taken(runs):
 @pytest.mark.parametrize("count", [-1, KEYS_PER_CALL + 1])
 def test_a_count_out_of_bounds_is_not_sent(count):
     with pytest.raises(InvalidRequestError):
-        page_messages.reserve_pages_request(count)
+        page_messages.reserve_pages_request(3, count)
 
 
 @pytest.mark.parametrize("pages", [[-1], [5, 2**32]])

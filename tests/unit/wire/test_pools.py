@@ -14,8 +14,8 @@ from tierkv.errors import CapacityError, DataError, InvalidRequestError, Unavail
 from tierkv.wire import attach, pools
 
 REQUEST = pools.MapPool(bytes(range(32)), bytes(range(32, 64)), "cuda:0")
-CPU = pools.PoolOffer(memory_bytes=10_000, page_bytes=4096, num_pages=2, num_descriptors=1)
-CUDA = pools.PoolOffer(memory_bytes=10_000, page_bytes=4096, num_pages=2, num_descriptors=0, ipc_handle=b"h" * 64)
+CPU = pools.PoolOffer(pool_id=7, memory_bytes=10_000, page_bytes=4096, num_pages=2, num_descriptors=1)
+CUDA = pools.PoolOffer(pool_id=7, memory_bytes=10_000, page_bytes=4096, num_pages=2, num_descriptors=0, ipc_handle=b"h" * 64)
 
 
 def test_a_request_comes_back():
@@ -43,13 +43,13 @@ def test_a_request_that_cannot_be_is_not_sent(request_):
 @pytest.mark.parametrize(
     "offer",
     [
-        pools.PoolOffer(0, 4096, 1, 1),
-        pools.PoolOffer(8191, 4096, 2, 1),
-        pools.PoolOffer(8192, 0, 2, 1),
-        pools.PoolOffer(8192, 4096, 0, 1),
-        pools.PoolOffer(8192, 4096, 2, 0),
-        pools.PoolOffer(8192, 4096, 2, 1, b"handle too"),
-        pools.PoolOffer(8192, 4096, 2, 0, b"h" * 1025),
+        pools.PoolOffer(1, 0, 4096, 1, 1),
+        pools.PoolOffer(1, 8191, 4096, 2, 1),
+        pools.PoolOffer(1, 8192, 0, 2, 1),
+        pools.PoolOffer(1, 8192, 4096, 0, 1),
+        pools.PoolOffer(1, 8192, 4096, 2, 0),
+        pools.PoolOffer(1, 8192, 4096, 2, 1, b"handle too"),
+        pools.PoolOffer(1, 8192, 4096, 2, 0, b"h" * 1025),
     ],
 )
 def test_an_impossible_offer_is_refused(offer):

@@ -370,10 +370,12 @@ class AdviseReply(_message.Message):
     def __init__(self, advised: _Optional[int] = ...) -> None: ...
 
 class ReservePagesRequest(_message.Message):
-    __slots__ = ("count",)
+    __slots__ = ("pool_id", "count")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
     count: int
-    def __init__(self, count: _Optional[int] = ...) -> None: ...
+    def __init__(self, pool_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ReservePagesReply(_message.Message):
     __slots__ = ("pages",)
@@ -392,14 +394,16 @@ class PageRun(_message.Message):
     def __init__(self, keys: _Optional[bytes] = ..., pages: _Optional[_Iterable[int]] = ..., parent: _Optional[bytes] = ...) -> None: ...
 
 class CommitPagesRequest(_message.Message):
-    __slots__ = ("namespace_id", "runs", "hints")
+    __slots__ = ("pool_id", "namespace_id", "runs", "hints")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     HINTS_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
     namespace_id: bytes
     runs: _containers.RepeatedCompositeFieldContainer[PageRun]
     hints: Hints
-    def __init__(self, namespace_id: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[PageRun, _Mapping]]] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
+    def __init__(self, pool_id: _Optional[int] = ..., namespace_id: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[PageRun, _Mapping]]] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
 
 class CommitPagesReply(_message.Message):
     __slots__ = ("outcomes",)
@@ -408,14 +412,16 @@ class CommitPagesReply(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[PageOutcome, str]]] = ...) -> None: ...
 
 class AcquirePagesRequest(_message.Message):
-    __slots__ = ("namespace_id", "keys", "hints")
+    __slots__ = ("pool_id", "namespace_id", "keys", "hints")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     HINTS_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
     namespace_id: bytes
     keys: bytes
     hints: Hints
-    def __init__(self, namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
+    def __init__(self, pool_id: _Optional[int] = ..., namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
 
 class AcquirePagesReply(_message.Message):
     __slots__ = ("pages", "tiers", "miss", "num_ready", "await_id")
@@ -432,10 +438,12 @@ class AcquirePagesReply(_message.Message):
     def __init__(self, pages: _Optional[_Iterable[int]] = ..., tiers: _Optional[_Iterable[_Union[Tier, str]]] = ..., miss: _Optional[_Union[MissReason, str]] = ..., num_ready: _Optional[int] = ..., await_id: _Optional[int] = ...) -> None: ...
 
 class AwaitPagesRequest(_message.Message):
-    __slots__ = ("await_id",)
+    __slots__ = ("pool_id", "await_id")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
     AWAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
     await_id: int
-    def __init__(self, await_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, pool_id: _Optional[int] = ..., await_id: _Optional[int] = ...) -> None: ...
 
 class AwaitPagesEvent(_message.Message):
     __slots__ = ("ready", "ended")
@@ -460,10 +468,12 @@ class PagesEnded(_message.Message):
     def __init__(self, num_blocks: _Optional[int] = ..., miss: _Optional[_Union[MissReason, str]] = ...) -> None: ...
 
 class ReleasePagesRequest(_message.Message):
-    __slots__ = ("pages",)
+    __slots__ = ("pool_id", "pages")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
     pages: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pages: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, pool_id: _Optional[int] = ..., pages: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReleasePagesReply(_message.Message):
     __slots__ = ()

@@ -267,7 +267,8 @@ class TierKVServicer:
 
     def ReservePages(self, request, context):
         """The next five are for sessions that map the page pool of a device (docs/protocol.md, "Pool connection"); INVALID_ARGUMENT from others.
-        Pages are numbers below the pool's num_pages, at most 65,536 of them a call. Every page that ReservePages or AcquirePages names is held
+        `pool_id` says which pool connection of the session is meant, as its answer named it; ABORTED, nothing changed, when that one has ended:
+        page numbers would mean another pool. Pages are numbers below the pool's num_pages, at most 65,536 of them a call. Every page that ReservePages or AcquirePages names is held
         once more by the session, until ReleasePages names it once or the pool connection ends.
 
         Free pages, content undefined; fewer than asked for, or none, where the others are held or on their way down.
