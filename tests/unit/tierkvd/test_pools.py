@@ -39,6 +39,7 @@ async def test_the_descriptor_that_travels_is_the_pool_s(rig, pages):
                 connection.connect(str(rig.folder.attach_socket))
                 request = pools.MapPool(metadata[0][1], NAMESPACE, "cpu")
                 found = pools.ask_for_pool(connection, request, lambda: TIMEOUT_S)
+                assert found.memory_fd is not None
                 return ArenaMap(found.memory_fd, found.offer.memory_bytes), found.memory_fd
 
         theirs, fd = await asyncio.to_thread(mapped)

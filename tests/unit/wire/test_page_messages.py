@@ -4,13 +4,13 @@ import pytest
 
 from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.hints import NO_HINTS, Hints
-from tierkv.model.keys import BlockKey
+from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.pages import PageOutcome, PageRun
 from tierkv.wire import messages, page_messages
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
 
-NAMESPACE = bytes(32)
+NAMESPACE = NamespaceId(bytes(32))
 KEYS = [BlockKey(bytes([number]) * 32) for number in range(4)]
 
 
