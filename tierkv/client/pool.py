@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from tierkv.client.address import LocalAddress
 from tierkv.client.link import Link, connected
-from tierkv.errors import ClosedError, DataError, InvalidRequestError, TierKVError
+from tierkv.errors import ClosedError, DataError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.mapping import ArenaMap
 from tierkv.model.keys import NamespaceId
 from tierkv.pages import Pool
@@ -35,7 +35,7 @@ class MappedPool:
 
     @property
     def is_alive(self) -> bool:
-        """Whether session and connection both stand, as far as anybody has told us, and nothing is held that we do not know of."""
+        """Whether session and connection both stand, as far as anybody has told us, and every call was answered."""
         return not self._is_given_up and self.link.is_alive and self._stands()
 
     def _stands(self) -> bool:
@@ -46,9 +46,23 @@ class MappedPool:
         except OSError:
             return False
 
-    def give_up(self) -> None:
-        """What the session holds is not known for certain any more: its pages return with the connection. The map stays."""
-        self._is_given_up = True
+    @contextlib.contextmanager
+    def given_up_on_failure(self) -> Iterator[None]:
+        """Around a call: where it has no answer, or one without sense, what the session holds is not known any more.
+
+        Its pages return with the connection then; the map stays.
+        """
+        try:
+            yield
+        except (UnavailableError, ClosedError, DataError):
+            self._is_given_up = True
+            raise
+
+    def checked(self, pages: Sequence[int]) -> Sequence[int]:
+        """Raises DataError for a page outside of the pool."""
+        if pages and max(pages) >= self.pool.num_pages:
+            raise DataError("the daemon named a page that the pool does not have", page=max(pages), pages=self.pool.num_pages)
+        return pages
 
     def close(self) -> None:
         """Ends connection and map; the pages return. May be called twice."""
