@@ -30,6 +30,7 @@ class PageClient:
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._releasing = UnwaitedCalls(attachment.counters)
+        self._releasing_pages = UnwaitedCalls(attachment.counters)
         self._mapped: MappedPool | None = None
         self._mapping = threading.Lock()
         self._listening: dict[ClientPageLease, threading.Thread] = {}
@@ -52,15 +53,18 @@ class PageClient:
         One that is not alive is ended first: what it held returns, and its memory must not be touched any more. Page numbers that were
         named before are void then: they would mean pages of the new pool.
         """
-        block_bytes = self._block_bytes(namespace_id)
         deadline_s = self._attachment.deadline(timeout_s)
         self._attachment.check_open()
+        # A namespace that another client registered is known to the daemon only, and its size comes with the pool.
+        known = self._attachment.known.get(namespace_id)
+        block_bytes = None if known is None else known.layout.block_bytes
         with self._mapping:
             old = self._mapped
             if old is not None and old.is_alive and (old.pool.device, old.pool.page_bytes) == (device, block_bytes):
                 return old.pool
             if old is not None and not old.is_alive:
                 self._end_pool(old)
+            self._releasing_pages.wait(self._attachment.left(deadline_s))
             self._mapped = self._attachment.with_link(
                 deadline_s,
                 lambda link: map_pool(link, namespace_id, device, block_bytes, lambda: self._attachment.left(deadline_s)),
@@ -120,14 +124,17 @@ class PageClient:
         return lease
 
     def release_pages(self, pages: Sequence[int]) -> None:
-        """As `PageStore.release_pages`; nothing is sent, and nothing need be, where the pool is gone."""
+        """As `PageStore.release_pages`; later page calls of this client find the pages free.
+
+        Nothing is sent, and nothing need be, where the pool is gone.
+        """
         mapped = self._mapped
         if mapped is None or self._attachment.is_foreign or not mapped.is_alive:
             return
         held = [page for page in pages if 0 <= page < mapped.pool.num_pages]
         for start in range(0, len(held), KEYS_PER_CALL):
             request = pb.ReleasePagesRequest(pool_id=mapped.pool_id, pages=held[start : start + KEYS_PER_CALL])
-            self._releasing.send(mapped.link, "ReleasePages", request)
+            self._releasing_pages.send(mapped.link, "ReleasePages", request)
 
     def _open_pool(self) -> MappedPool:
         self._attachment.check_open()
@@ -136,10 +143,11 @@ class PageClient:
         return self._mapped
 
     def _call(self, mapped: MappedPool, name: str, request: object, deadline_s: float) -> Any:
-        """One call in the session of the pool, never in another."""
+        """One call in the session of the pool, never in another, and behind what was released before."""
         if not mapped.is_alive:
             raise UnavailableError("the page pool went with its session; open it again", device=mapped.pool.device)
         self._attachment.check_answering()
+        self._releasing_pages.wait(self._attachment.left(deadline_s))
         return self._attachment.call_on(mapped.link, name, request, deadline_s)
 
     def _listen(self, mapped: MappedPool, lease: ClientPageLease, await_id: int, deadline_s: float) -> None:

@@ -79,9 +79,12 @@ class MappedPool:
         self._memory.close()
 
 
-def map_pool(link: Link, namespace_id: NamespaceId, device: str, block_bytes: int, left_s: Callable[[], float]) -> MappedPool:
+def map_pool(
+    link: Link, namespace_id: NamespaceId, device: str, block_bytes: int | None, left_s: Callable[[], float]
+) -> MappedPool:
     """Asks the daemon of `link` for the pool of `device` and maps it. Blocks until the deadline at most.
 
+    block_bytes — what pages must have room for, where it is known here.
     Raises as `PageStore.open_pool` does, and ClosedError, the link being dead then, where the daemon does not know the session.
     """
     if not isinstance(link.address, LocalAddress):
@@ -101,7 +104,7 @@ def map_pool(link: Link, namespace_id: NamespaceId, device: str, block_bytes: in
     buffer = None if memory is None else memory.view(0, offer.page_bytes * offer.num_pages)
     pool = Pool(device, offer.page_bytes, offer.num_pages, buffer, offer.ipc_handle)
     mapped = MappedPool(pool, link, connection, memory, pool_id=offer.pool_id)
-    if offer.page_bytes < block_bytes:
+    if block_bytes is not None and offer.page_bytes < block_bytes:
         mapped.close()
         raise DataError("the daemon's pages are smaller than a block", page_bytes=offer.page_bytes, block_bytes=block_bytes)
     return mapped

@@ -68,10 +68,11 @@ async def test_without_a_pool_every_verb_says_what_to_do(client):
     assert not client.pool_is_alive
 
 
-async def test_a_namespace_that_is_not_registered_opens_no_pool(client, pages):
-    with pytest.raises(InvalidRequestError, match="not registered"):
-        client.open_pool(bytes(32), "cpu")
-    assert pages.opened == []
+async def test_pages_smaller_than_a_block_are_refused(client, pages):
+    pages.page_bytes = PAGE_BYTES // 2
+    with pytest.raises(DataError, match="smaller than a block"):
+        await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
+    await eventually(lambda: len(pages.ended) == 1)
 
 
 async def test_a_client_on_another_machine_opens_no_pool():
@@ -141,6 +142,17 @@ async def test_released_pages_are_sent_and_nobody_waits(client, pages, pool):
     await eventually(lambda: pages.released == [[4, 4, 2], [7]])
 
 
+async def test_no_call_overtakes_a_release(rig, client, pages, pool, monkeypatch):
+    order = []
+    monkeypatch.setattr(rig.store, "release_pages", lambda _, released: order.append(released))
+    monkeypatch.setattr(rig.store, "reserve_pages", lambda _, count: order.append(count) or [])
+    for number in range(20):
+        client.release_pages([number % NUM_PAGES])
+        await asyncio.to_thread(client.reserve_pages, 1)
+    assert order[::2] == [[number % NUM_PAGES] for number in range(20)]
+    assert order[1::2] == [1] * 20
+
+
 async def test_closing_the_pool_ends_its_connection_and_not_the_session(rig, client, pages, pool):
     await asyncio.to_thread(client.close_pool)
     assert not client.pool_is_alive
@@ -161,7 +173,7 @@ async def test_what_was_released_late_does_not_meet_the_next_pool(client, pages,
     late = client._mapped
     await asyncio.to_thread(client.close_pool)
     await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
-    client._releasing.send(late.link, "ReleasePages", pb.ReleasePagesRequest(pool_id=late.pool_id, pages=[5]))
+    client._releasing_pages.send(late.link, "ReleasePages", pb.ReleasePagesRequest(pool_id=late.pool_id, pages=[5]))
     await eventually(lambda: client.counters["release_failures"] == 1)
     assert pages.released == []
 
