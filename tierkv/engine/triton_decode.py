@@ -40,7 +40,7 @@ def paged_decode(
     """Attention of the last token of each sequence over all of its tokens, its own included.
 
     q — (batch, num_heads, head_dim); head h reads KV head h // (num_heads // num_kv_heads). pages — (num_pages, num_layers, 2, num_kv_heads, block_tokens,
-    head_dim), contiguous, q's dtype (float32, bfloat16, float16) and device, K before V. block_tables — (batch, max_pages) int32: page of tokens
+    head_dim), each head's block contiguous, q's dtype (float32, bfloat16, float16) and device, K before V. block_tables — (batch, max_pages) int32: page of tokens
     [i·block_tokens, (i+1)·block_tokens); entries past the length are not read. lengths — (batch,) int32, tokens of the sequence; 0 gives zeros.
     window — the token sees itself and window - 1 before it; None sees all. num_splits — parts of the context computed at once; None chooses by shapes.
     Returns (batch, num_heads, head_dim) of q's dtype; sums are in float32. Does not wait for the device. Raises InvalidRequestError for shapes that do not fit.
@@ -203,16 +203,18 @@ def _join_splits(
 def _choose_splits(programs: int, max_tokens: int, device: torch.device) -> int:
     """Enough programs to keep the device busy, but no split of less than SPLIT_TILES tiles."""
     processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    wanted = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, programs)
-    return max(1, min(wanted, triton.cdiv(max_tokens, SPLIT_TILES * TILE_TOKENS)))
+    wanted: int = triton.cdiv(PROGRAMS_PER_PROCESSOR * processors, programs)
+    worthwhile: int = triton.cdiv(max_tokens, SPLIT_TILES * TILE_TOKENS)
+    return max(1, min(wanted, worthwhile))
 
 
 def _check(
     q: torch.Tensor, pages: torch.Tensor, layer: int, block_tables: torch.Tensor, lengths: torch.Tensor, window: int | None
 ) -> None:
     batch, num_heads, head_dim = q.shape
-    _, num_layers, parts, num_kv_heads, _, page_dim = pages.shape
-    if parts != 2 or page_dim != head_dim or num_heads % num_kv_heads or not pages.is_contiguous() or pages.dtype != q.dtype:
+    _, num_layers, parts, num_kv_heads, block_tokens, page_dim = pages.shape
+    is_readable = pages.stride()[3:] == (block_tokens * page_dim, page_dim, 1)
+    if parts != 2 or page_dim != head_dim or num_heads % num_kv_heads or not is_readable or pages.dtype != q.dtype:
         raise InvalidRequestError(
             "queries and pages do not fit together", q=tuple(q.shape), pages=tuple(pages.shape), dtypes=(q.dtype, pages.dtype)
         )

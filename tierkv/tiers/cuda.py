@@ -60,7 +60,8 @@ class CudaPool:
         """What one other process on this machine maps the memory from (`map_ipc`); a new one each time."""
         if self.device == "cpu":
             raise InvalidRequestError("memory of the CPU has no CUDA handle; pass its descriptor", device=self.device)
-        return pack_handle(self._open().untyped_storage()._share_cuda_())
+        storage: Any = self._open().untyped_storage()
+        return pack_handle(storage._share_cuda_())  # noqa: SLF001 - the only way out
 
     def read(self, offset: int, target: memoryview) -> None:
         """Fills `target` (writable, contiguous bytes) from [offset, offset + len(target)); blocks until the bytes are there."""
@@ -227,7 +228,7 @@ def _address(buffer: memoryview) -> int:
 def _cudart() -> Any:
     import torch
 
-    return torch.cuda.cudart()
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no annotation
 
 
 def _register(address: int, num_bytes: int) -> bool:
