@@ -61,7 +61,7 @@ class CudaPool:
         if self.device == "cpu":
             raise InvalidRequestError("memory of the CPU has no CUDA handle; pass its descriptor", device=self.device)
         storage: Any = self._open().untyped_storage()
-        return pack_handle(storage._share_cuda_())  # noqa: SLF001 - the only way out
+        return pack_handle(storage._share_cuda_())
 
     def read(self, offset: int, target: memoryview) -> None:
         """Fills `target` (writable, contiguous bytes) from [offset, offset + len(target)); blocks until the bytes are there."""
