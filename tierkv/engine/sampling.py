@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from tierkv.errors import InvalidRequestError
 
 GREEDY_BELOW = 1e-3
 """A temperature below this one is greedy: dividing by it would leave the range of float32 and change nothing else."""
+MAX_TOKENS = 2**31 - 1
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_CHOICES = 128
@@ -55,19 +56,21 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _check_number("temperature", self.temperature, "at least 0", lambda value: value >= 0)
-        _check_integer("top_k", self.top_k, 0, 2**31 - 1)
-        _check_number("top_p", self.top_p, "above 0 and at most 1", lambda value: 0 < value <= 1)
-        _check_number("min_p", self.min_p, "between 0 and 1", lambda value: 0 <= value <= 1)
-        _check_number("repetition_penalty", self.repetition_penalty, "above 0", lambda value: value > 0)
-        _check_integer("n", self.n, 1, MAX_CHOICES)
+        check_integer("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        check_number("temperature", self.temperature, 0, 100)
+        check_integer("top_k", self.top_k, 0, 2**31 - 1)
+        check_number("top_p", self.top_p, 1e-6, 1)
+        check_number("min_p", self.min_p, 0, 1)
+        check_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
+        check_integer("n", self.n, 1, MAX_CHOICES)
         if self.seed is not None:
-            _check_integer("seed", self.seed, -(2**63), 2**64 - 1)
+            check_integer("seed", self.seed, -(2**63), 2**64 - 1)
         if self.logprobs is not None:
-            _check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+            check_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequestError("ignore_eos is true or false", field="ignore_eos", value=self.ignore_eos)
         for token_id in self.stop_token_ids:
-            _check_integer("stop_token_ids", token_id, 0, 2**31 - 1)
+            check_integer("stop_token_ids", token_id, 0, 2**31 - 1)
         _check_stop(self.stop)
 
     @property
@@ -75,15 +78,16 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
 
-def _check_integer(field: str, value: object, lowest: int, highest: int) -> None:
+def check_integer(field: str, value: object, lowest: int, highest: int) -> None:
+    """Raises InvalidRequestError, naming the field, unless `value` is an integer in [lowest, highest]."""
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise InvalidRequestError(f"{field} is an integer between {lowest} and {highest}", field=field, value=value)
 
 
-def _check_number(field: str, value: object, allowed: str, is_allowed: Callable[[float], bool]) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not is_allowed(value):  # type: ignore[arg-type]  # a number by the first test
-        raise InvalidRequestError(f"{field} is a number {allowed}", field=field, value=value)
+def check_number(field: str, value: object, lowest: float, highest: float) -> None:
+    """Raises InvalidRequestError, naming the field, unless `value` is a number in [lowest, highest]."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise InvalidRequestError(f"{field} is a number between {lowest:g} and {highest:g}", field=field, value=value)
 
 
 def _check_stop(stop: object) -> None:

@@ -30,7 +30,7 @@ class TextDelta:
 class TextStream:
     """One sequence's text.
 
-    tokenizer — a tokenizer of transformers. prompt_ids — the text goes on from them. stop — strings that end it; none is empty.
+    tokenizer — a tokenizer of transformers; None: there is no text. prompt_ids — the text goes on from them. stop — strings that end it; none is empty.
     """
 
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int], stop: Sequence[str] = ()) -> None:
@@ -123,5 +123,7 @@ class _Pieces:
         return text[len(shown) :]
 
     def _decode(self, token_ids: Sequence[int]) -> str:
+        if self._tokenizer is None:
+            return ""
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text

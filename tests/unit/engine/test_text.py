@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tierkv.engine.text import TextStream
+from tierkv.engine.token_names import TokenNames
 
 EMOJI = "naïve café 👩‍👩‍👧 日本語 👍🏽 end"
 SPECIAL = "<|end|>"
@@ -182,3 +183,26 @@ class TestStop:
         expected = text[: min(ends) - max(map(len, complete))] if ends else text
         pieces = stream_all(TextStream(BYTE_LEVEL, [], stop), [ids_of(letter)[0] for letter in text])
         assert "".join(pieces) == expected
+
+
+class TestTokenNames:
+    def test_a_token_is_its_text_with_its_leading_space(self):
+        names = TokenNames(BYTE_LEVEL)
+        assert names.of(BYTE_LEVEL.convert_tokens_to_ids("Ġth")) == (" th", b" th")
+        assert names.of(BYTE_LEVEL.eos_token_id) == (SPECIAL, SPECIAL.encode())
+        assert TokenNames(BYTE_FALLBACK).of(BYTE_FALLBACK.convert_tokens_to_ids("▁cat")) == (" cat", b" cat")
+
+    def test_part_of_a_character_is_called_by_its_bytes(self):
+        names = TokenNames(BYTE_LEVEL)
+        first, last = ids_of("👍")[0], ids_of("👍")[-1]
+        assert names.of(first) == (r"bytes:\xf0\x9f", b"\xf0\x9f")
+        assert names.of(last) == (r"bytes:\x8d", b"\x8d")
+        assert TokenNames(BYTE_FALLBACK).of(ids_of("👍", BYTE_FALLBACK)[1]) == (r"bytes:\xf0", b"\xf0")
+
+    def test_the_bytes_of_the_tokens_make_the_text(self):
+        names = TokenNames(BYTE_LEVEL)
+        assert b"".join(names.of(token_id)[1] for token_id in ids_of(EMOJI)).decode() == EMOJI
+
+
+def test_without_a_tokenizer_there_is_no_text():
+    assert stream_all(TextStream(None, [1, 2]), [3, 4]) == ["", "", ""]
