@@ -64,7 +64,9 @@ class EngineOptions:
 def measure(options: EngineOptions, say: Callable[[str], None]) -> EngineResult:
     """Runs all of it; blocks for some minutes. Raises InvalidRequestError for lengths that the model's context does not hold."""
     if not options.batches or not options.prompt_lens or min(*options.batches, *options.prompt_lens) < 1:
-        raise InvalidRequestError("a load has at least one request of one token", batch=options.batches, prompt_len=options.prompt_lens)
+        raise InvalidRequestError(
+            "a load has at least one request of one token", batch=options.batches, prompt_len=options.prompt_lens
+        )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tierkv-bench-")))
         shm = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tierkv-bench-", dir=SHM)))
@@ -96,7 +98,9 @@ class _Story:
         parity = self._parity()
         compared, runs = self._speed()
         self._say(f"{STREAMS} streams against one after another")
-        streams = self._call("streams", batch=STREAMS, prompt_len=128, new_tokens=2 * options.new_tokens, rounds=options.load_rounds)
+        streams = self._call(
+            "streams", batch=STREAMS, prompt_len=128, new_tokens=2 * options.new_tokens, rounds=options.load_rounds
+        )
         device, restart = self._hits(large)
         runs += [device["run"], restart["run"]]
         ratios = {

@@ -76,11 +76,9 @@ class Bench:
 
     async def load(self, *, batch: int, prompt_len: int, new_tokens: int, rounds: int) -> dict[str, Any]:
         """`batch` requests at once, new ones (`cold`) and then the same again (`warm`), whose prompts are on the device by now."""
-        cold: list[list[Timeline]] = []
         prompts = [[self.prompts.fresh(prompt_len) for _ in range(batch)] for _ in range(rounds)]
         watch = Watch(self.engine)
-        for asked in prompts:
-            cold.append(await self._follow_all(asked, new_tokens, watch))
+        cold = [await self._follow_all(asked, new_tokens, watch) for asked in prompts]
         runs = {"cold": describe(cold, watch, prompt_len=prompt_len, new_tokens=new_tokens)}
         watch = Watch(self.engine)
         warm = [await self._follow_all(asked, new_tokens, watch) for asked in prompts]
@@ -133,12 +131,13 @@ class Bench:
         resumed_s: list[float] = []
         watch = Watch(self.engine)
         for _ in range(rounds):
+            before = watch.preemptions
             patient, urgent = await self._one_preemption(prompt_len, new_tokens)
-            gap_s = next(time_s for time_s in patient.times_s if time_s > urgent.times_s[-1]) - urgent.times_s[-1]
-            ratios.append(urgent.ttft_s / gap_s)
-            resumed_s.append(gap_s)
-        if watch.preemptions < rounds:
-            raise InternalError("the more urgent request took no pages", rounds=rounds, preemptions=watch.preemptions)
+            resumed_at_s = next((time_s for time_s in patient.times_s if time_s > urgent.times_s[-1]), None)
+            if resumed_at_s is None or watch.preemptions == before:
+                raise InternalError("the more urgent request took no pages", preemptions=watch.preemptions)
+            resumed_s.append(resumed_at_s - urgent.times_s[-1])
+            ratios.append(urgent.ttft_s / resumed_s[-1])
         return {"ratio": median(ratios), "resume_ms": round(1e3 * median(resumed_s), 3), **watch.fields()}
 
     async def _follow(self, prompt: Sequence[int], new_tokens: int, watch: Watch | None = None) -> Timeline:
@@ -152,7 +151,9 @@ class Bench:
         patient = asyncio.create_task(
             follow(Noticing(self.engine, running), self.prompts.fresh(prompt_len), greedy(new_tokens), self.clock)
         )
-        await asyncio.wait({patient, asyncio.create_task(running.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        started = asyncio.create_task(running.wait())
+        await asyncio.wait({patient, started}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
         urgent = await follow(self.engine, self.prompts.fresh(prompt_len), greedy(4), self.clock, priority=10)
         return await patient, urgent
 

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TextIO
 
 import torch
+from tierkv.engine.engine import Engine, EngineSettings
 
 import tierkv
 from tierkv.clock import SystemClock
 from tierkv.demo.story import document
-from tierkv.engine.engine import Engine, EngineSettings
 from tierkv.engine.weights import LoadedModel, load
 from tierkv.errors import InvalidRequestError, TierKVError
 from tierkv_bench.engine_cases import Bench
@@ -62,9 +62,13 @@ class Child:
         run = self._cases.get(name)
         if run is None:
             bench = self._bench()
-            run = {"load": bench.load, "streams": bench.streams, "fill": bench.fill, "prefix": bench.prefix, "preempt": bench.preempt}[
-                name
-            ]
+            run = {
+                "load": bench.load,
+                "streams": bench.streams,
+                "fill": bench.fill,
+                "prefix": bench.prefix,
+                "preempt": bench.preempt,
+            }[name]
         return await run(**request)
 
     async def describe(self) -> dict[str, Any]:

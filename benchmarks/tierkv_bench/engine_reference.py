@@ -70,7 +70,9 @@ class TransformersReference:
         return logits[0, -1].float()
 
 
-def max_logit_diff(reference: TransformersReference, loaded: LoadedModel, prompts: Sequence[Sequence[int]], block_tokens: int) -> float:
+def max_logit_diff(
+    reference: TransformersReference, loaded: LoadedModel, prompts: Sequence[Sequence[int]], block_tokens: int
+) -> float:
     """The largest difference of a logit behind any of the prompts, the engine's forward pass over pages of its own."""
     layout = loaded.layout(block_tokens)
     num_pages = -(-max(len(prompt) for prompt in prompts) // block_tokens)

@@ -94,7 +94,9 @@ def bench_engine(
     prompt_len: Annotated[str, typer.Option(help="Tokens of a prompt, with commas.")] = "128,1024",
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 32,
     rounds: RoundsOption = 5,
-    model: Annotated[Path | None, typer.Option(exists=True, file_okay=False, help="A model folder; default: the bundled one.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="A model folder; default: the bundled one.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of both engines; default: one a core.")] = None,
     block_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 16,
@@ -170,7 +172,9 @@ def _show_engine(result: EngineResult) -> None:
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for run in result.runs:
-        numbers = (run[name] for name in ("prefill_tok_s", "decode_tok_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99"))
+        numbers = (
+            run[name] for name in ("prefill_tok_s", "decode_tok_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
+        )
         cells = [str(run["batch"]), str(run["prompt_len"]), run["prefix_tier"] or "–", *(f"{number:,.1f}" for number in numbers)]
         table.add_row(*cells, str(run["pages_copied"]))
     console.print(f"{result.model}, {result.dtype}, {result.threads} threads, pages of {result.block_tokens} tokens")
