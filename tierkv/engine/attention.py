@@ -206,17 +206,51 @@ class Plan:
                 first = self._first_page(span.start, window)
                 table = torch.tensor(span.pages[first : self._last_page(span)], device=self._device)
                 works.append(LaterChunk(rows, table, self._mask(span, first * self._block_tokens, window)))
-        works.extend(self._decodes([one], window) for one in decodes)
+        works.extend(self._decodes(group, window) for group in self._groups(decodes, window))
         return works
 
-    def _decodes(self, group: Sequence[tuple[int, Span]], window: int | None) -> Decodes:
-        ((row, span),) = group
-        first = self._first_page(span.start, window)
-        first_key = first * self._block_tokens
-        table = torch.tensor(span.pages[first : self._last_page(span)], device=self._device)
-        is_whole = window is None or first_key > span.start - window
-        mask = None if is_whole else self._mask(span, first_key, window)[None, None]
-        return Decodes(slice(row, row + 1), 1, table, span.end - first_key, mask)
+    def _groups(self, decodes: list[tuple[int, Span]], window: int | None) -> list[list[tuple[int, Span]]]:
+        """Rows and their spans, in groups of sequences so similar in length that padding them is worth one call for all."""
+        groups: list[list[tuple[int, Span]]] = []
+        shortest = 0
+        for row, span in sorted(decodes, key=lambda decode: self._num_pages(decode[1], window)):
+            num_pages = self._num_pages(span, window)
+            fits = groups and (len(groups[-1]) + 1) * num_pages * self._layer_page_bytes <= GATHER_BYTES
+            if fits and num_pages <= shortest * PADDING_RATIO + 1:
+                groups[-1].append((row, span))
+            else:
+                groups.append([(row, span)])
+                shortest = num_pages
+        return groups
+
+    def _decodes(self, group: list[tuple[int, Span]], window: int | None) -> Decodes:
+        longest = self._num_pages(group[-1][1], window)
+        pages: list[int] = []
+        bounds: list[tuple[int, int]] = []
+        for _, span in group:
+            first = self._first_page(span.start, window)
+            own = span.pages[first : self._last_page(span)]
+            # Any page will do behind the end, if only it holds numbers; a sequence's own first one does.
+            pages += [*own, *own[:1] * (longest - len(own))]
+            first_seen = 0 if window is None else max(span.end - window, 0)
+            bounds.append((first_seen - first * self._block_tokens, span.end - first * self._block_tokens))
+        num_keys = max(end for _, end in bounds)
+        rows = [row for row, _ in group]
+        return Decodes(
+            rows=_as_rows(rows, self._device),
+            num_sequences=len(rows),
+            pages=torch.tensor(pages, device=self._device),
+            num_keys=num_keys,
+            mask=self._bounds_mask(bounds, num_keys),
+        )
+
+    def _bounds_mask(self, bounds: list[tuple[int, int]], num_keys: int) -> torch.Tensor | None:
+        """(sequences, 1, 1, num_keys): 0 for keys [first, end) of each sequence, -inf elsewhere; None when all see all."""
+        if all(bound == (0, num_keys) for bound in bounds):
+            return None
+        keys = torch.arange(num_keys, device=self._device)
+        firsts, ends = torch.tensor(bounds, device=self._device).T[:, :, None]
+        return self._as_mask((keys < firsts) | (keys >= ends))[:, None, None]
 
     def _first_page(self, position: int, window: int | None) -> int:
         """Of the pages that a token at `position`, or any behind it, sees."""
@@ -225,6 +259,9 @@ class Plan:
     def _last_page(self, span: Span) -> int:
         return -(-span.end // self._block_tokens)
 
+    def _num_pages(self, span: Span, window: int | None) -> int:
+        return self._last_page(span) - self._first_page(span.start, window)
+
     def _mask(self, span: Span, first_key: int, window: int | None) -> torch.Tensor:
         """(tokens of the span, keys from first_key to the end): 0 where a token sees a key, -inf elsewhere."""
         queries = torch.arange(span.start, span.end, device=self._device)[:, None]
@@ -232,4 +269,13 @@ class Plan:
         is_hidden = keys > queries
         if window is not None:
             is_hidden |= keys <= queries - window
+        return self._as_mask(is_hidden)
+
+    def _as_mask(self, is_hidden: torch.Tensor) -> torch.Tensor:
         return torch.zeros(is_hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(is_hidden, float("-inf"))
+
+
+def _as_rows(rows: list[int], device: torch.device) -> Rows:
+    """Consecutive rows as a slice, which needs no copy."""
+    is_run = rows == list(range(rows[0], rows[0] + len(rows)))
+    return slice(rows[0], rows[-1] + 1) if is_run else torch.tensor(rows, device=device)

@@ -97,6 +97,8 @@ class Transformer:
             end += len(span.token_ids)
             if span.wants_logits:
                 rows.append(end - 1)
+        if not rows:
+            return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
         wanted = hidden[torch.tensor(rows, dtype=torch.long, device=self._device)]
         return self._weights.head(self._normed(wanted, self._weights.norm)).float()
 
