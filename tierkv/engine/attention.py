@@ -1,11 +1,12 @@
 """Attention over keys and values that lie in pages, and how they get there.
 
 A step is planned once and then run in every layer: which rows of the step's tokens go to which slots of which pages, and which rows
-look at which pages. Three kinds of work, each a small class with `run`:
+look at which pages. Four kinds of work, each a small class with `run`:
 
     start 0, several tokens    FirstChunk     its keys and values are the step's own rows; nothing is read from pages
     start > 0, several tokens  LaterChunk     pages [first, end) are gathered; a mask hides what lies behind each row
     one token                  Decodes        sequences of similar length at once; query heads of one kv head are the rows
+    the same, on CUDA          KernelDecodes  all sequences at once, by a kernel that reads pages in place, where Triton is installed
 
 Pages are gathered into memory of one layer at a time that is used again and again, so it stays in the processor's cache: attention
 wants its keys side by side, and this costs less than keeping a second copy of every sequence would.
@@ -17,6 +18,7 @@ when it is begun.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -125,6 +127,48 @@ class Decodes:
         output[self.rows] = attended.reshape(self.num_sequences, num_heads, head_dim)
 
 
+class DecodeKernel(Protocol):
+    """Attention of one token of each of several sequences over pages that are read in place; `triton_decode.paged_decode`."""
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        pages: torch.Tensor,
+        layer: int,
+        block_tables: torch.Tensor,
+        lengths: torch.Tensor,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelDecodes:
+    """One token each of several sequences, by a kernel: nothing is gathered. tables — (sequences, pages of the longest) int32; lengths —
+    (sequences,) int32.
+    """
+
+    rows: Rows
+    tables: torch.Tensor
+    lengths: torch.Tensor
+    window: int | None
+    kernel: DecodeKernel
+
+    def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
+        queries = heads.queries[self.rows]
+        scale = float(queries.shape[-1] ** -0.5)
+        output[self.rows] = self.kernel(queries, heads.pages.unsqueeze(1), 0, self.tables, self.lengths, scale, self.window)
+
+
+def find_decode_kernel(device: torch.device) -> DecodeKernel | None:
+    """The kernel for decodes on `device`: Triton's on CUDA where the extra `triton` is installed; None: pages are gathered."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    from tierkv.engine.triton_decode import paged_decode
+
+    return paged_decode
+
+
 def _attend_many(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """Queries (rows, num_heads, head_dim), keys and values (num_kv_heads, keys, head_dim); (rows, num_heads, head_dim)."""
     num_rows, num_heads, head_dim = queries.shape
@@ -140,7 +184,8 @@ def _attend_many(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 class Plan:
     """Where the tokens of a step go, and what they look at.
 
-    positions — (tokens,), of each token in its sequence. windows — the windows that occur in the model's layers.
+    positions — (tokens,), of each token in its sequence. windows — the windows that occur in the model's layers. decode_kernel — what
+    attends to decodes; None gathers.
     """
 
     def __init__(
@@ -152,7 +197,9 @@ class Plan:
         page_bytes: int,
         dtype: torch.dtype,
         device: torch.device,
+        decode_kernel: DecodeKernel | None = None,
     ) -> None:
+        self._decode_kernel = decode_kernel
         self._block_tokens = block_tokens
         self._layer_page_bytes = page_bytes
         self._dtype = dtype
@@ -206,8 +253,22 @@ class Plan:
                 first = self._first_page(span.start, window)
                 table = torch.tensor(span.pages[first : self._last_page(span)], device=self._device)
                 works.append(LaterChunk(rows, table, self._mask(span, first * self._block_tokens, window)))
-        works.extend(self._decodes(group, window) for group in self._groups(decodes, window))
+        if self._decode_kernel is not None and decodes:
+            works.append(self._kernel_decodes(decodes, window, self._decode_kernel))
+        else:
+            works.extend(self._decodes(group, window) for group in self._groups(decodes, window))
         return works
+
+    def _kernel_decodes(self, decodes: list[tuple[int, Span]], window: int | None, kernel: DecodeKernel) -> KernelDecodes:
+        longest = max(self._last_page(span) for _, span in decodes)
+        tables = [[*span.pages[: self._last_page(span)], *[0] * (longest - self._last_page(span))] for _, span in decodes]
+        return KernelDecodes(
+            rows=_as_rows([row for row, _ in decodes], self._device),
+            tables=torch.tensor(tables, dtype=torch.int32, device=self._device),
+            lengths=torch.tensor([span.end for _, span in decodes], dtype=torch.int32, device=self._device),
+            window=window,
+            kernel=kernel,
+        )
 
     def _groups(self, decodes: list[tuple[int, Span]], window: int | None) -> list[list[tuple[int, Span]]]:
         """Rows and their spans, in groups of sequences so similar in length that padding them is worth one call for all."""

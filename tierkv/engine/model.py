@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
-from tierkv.engine.attention import LayerHeads, Plan, Span
+from tierkv.engine.attention import LayerHeads, Plan, Span, find_decode_kernel
 from tierkv.engine.config import ModelConfig
 from tierkv.engine.memory import PageMemory
 from tierkv.engine.weights import LayerWeights, LoadedModel
@@ -28,6 +28,7 @@ class Transformer:
         self._weights = loaded.weights
         self._device = loaded.weights.embedding.device
         self._inv_freq = torch.tensor(self.config.inv_freq, dtype=torch.float32, device=self._device)
+        self._decode_kernel = find_decode_kernel(self._device)
         self._memory: PageMemory | None = None
 
     def bind(self, memory: PageMemory) -> None:
@@ -55,6 +56,7 @@ class Transformer:
             page_bytes=self._memory.layout.block_bytes // self.config.num_layers,
             dtype=self.config.torch_dtype,
             device=self._device,
+            decode_kernel=self._decode_kernel,
         )
         plan.clear(pages)
         token_ids = torch.tensor([token_id for span in spans for token_id in span.token_ids], device=self._device)
