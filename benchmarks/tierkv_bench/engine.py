@@ -29,12 +29,17 @@ from tierkv_bench.stores import ARENA_NAME, SHM, wait_for_arena
 NEW_NUMBERS = 1 << 20
 """Where the numbers of new prompts begin; a process that is started again begins as far behind, so that none of its prompts is known."""
 STREAMS = 8
+CURVE_LENGTHS = (64, 128, 256, 512, 1024, 2048)
+"""Of the picture."""
 SPARE_PAGES = 96
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What to measure. prefix_len, suffix_len — tokens of the cached prefix and of what follows it; rounds — of each ratio."""
+    """What to measure. prefix_len, suffix_len — tokens of the cached prefix and of what follows it; rounds — of each ratio;
+    load_rounds — of each load; parity_lens — of the prompts that transformers answers too; has_slow_tiers — also find prefixes in host
+    memory and on disk; curve_lens — of prompts for the picture, each alone.
+    """
 
     model: Path
     batches: tuple[int, ...] = (1, 4, 8)
@@ -49,6 +54,7 @@ class EngineOptions:
     threads: int = 2
     parity_lens: tuple[int, ...] = LENGTHS
     has_slow_tiers: bool = True
+    curve_lens: tuple[int, ...] = ()
     profile: Path | None = None
     quick: bool = field(default=False)
 
@@ -102,7 +108,7 @@ class _Story:
             "streams", batch=STREAMS, prompt_len=128, new_tokens=2 * options.new_tokens, rounds=options.load_rounds
         )
         device, restart = self._hits(large)
-        runs += [device["run"], restart["run"]]
+        runs += [{"case": "prefix", **device["run"]}, {"case": "prefix_engine_restart", **restart["run"]}]
         ratios = {
             "prefill": compared["prefill"],
             "decode": compared["decode"],
@@ -114,7 +120,8 @@ class _Story:
             self._say("recording a profile")
             self._call("profile", path=str(options.profile.resolve()), prompt_len=options.prompt_lens[0], new_tokens=8)
         large.stop()
-        small_runs, ratios["resume_vs_recompute"] = self._small_pool()
+        small_runs, resumed = self._small_pool()
+        ratios["resume_vs_recompute"] = resumed.pop("ratio")
         result = EngineResult(
             model=options.model.name,
             dtype=options.dtype,
@@ -125,6 +132,8 @@ class _Story:
             transformers=compared["transformers"],
             runs=[*runs, *small_runs],
             ratios={name: round(ratio, 4) for name, ratio in ratios.items()},
+            single_stream=compared["run"],
+            resume=resumed,
             peak_pages=max(run["peak_pages"] for run in runs),
             pages_copied_on_device_hits=device["run"]["pages_copied"] + restart["run"]["pages_copied"],
             passed=False,
@@ -148,7 +157,11 @@ class _Story:
                 load = self._call(
                     "load", batch=batch, prompt_len=prompt_len, new_tokens=options.new_tokens, rounds=options.load_rounds
                 )
-                runs += [load["cold"], load["warm"]]
+                runs += [{"case": "load", **load["cold"]}, {"case": "load_again", **load["warm"]}]
+        for prompt_len in options.curve_lens:
+            self._say(f"one at a time, prompts of {prompt_len} tokens")
+            load = self._call("load", batch=1, prompt_len=prompt_len, new_tokens=2, rounds=options.load_rounds)
+            runs += [{"case": "curve", **load["cold"]}, {"case": "curve_again", **load["warm"]}]
         return compared, runs
 
     def _hits(self, daemon: DaemonProcess) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -166,7 +179,7 @@ class _Story:
         self._open(daemon)
         return device, self._call("prefix", numbers=after, **lengths)
 
-    def _small_pool(self) -> tuple[list[dict[str, Any]], float]:
+    def _small_pool(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """A pool that holds one and a half prompts: who is preempted sinks to the host tier, and what was asked before lies there."""
         options = self._options
         self._say("a small pool: preempting a sequence and resuming it")
@@ -174,8 +187,10 @@ class _Story:
         daemon = self._start_daemon("small", pages)
         self._open(daemon)
         resumed = self._call("preempt", prompt_len=options.prefix_len, new_tokens=24, rounds=options.rounds)
+        if resumed["pages_copied"] < options.rounds * options.prefix_len // options.block_tokens // 2:
+            raise InternalError("the preempted sequence did not come back from the host tier", **resumed)
         if not options.has_slow_tiers or options.rounds < 3:
-            return [], float(resumed["ratio"])
+            return [], resumed
         numbers = list(range(options.rounds))
         lengths = {"prefix_len": options.prefix_len, "suffix_len": options.suffix_len}
         self._say("prefixes in host memory")
@@ -189,18 +204,20 @@ class _Story:
         self._run_daemon(daemon)
         self._open(daemon)
         disk = self._call("prefix", numbers=numbers[:-2], **lengths)
-        return [host["run"], disk["run"]], float(resumed["ratio"])
+        return [{"case": "prefix", **host["run"]}, {"case": "prefix_daemon_restart", **disk["run"]}], resumed
 
     def _large_pages(self) -> int:
         """Room for every round of the largest load, so that its prompts are still there when they are asked for again."""
         options = self._options
         load = options.load_rounds * max(options.batches) * options.pages(max(options.prompt_lens))
         prefixes = 2 * options.rounds * options.pages(options.prefix_len + options.suffix_len)
-        return max(load, prefixes, options.pages(max(options.parity_lens))) + SPARE_PAGES
+        curve = options.load_rounds * options.pages(max(options.curve_lens, default=0))
+        return max(load, prefixes, curve, options.pages(max(options.parity_lens))) + SPARE_PAGES
 
     def _check_context(self, context: int) -> None:
-        longest = max(*self._options.prompt_lens, self._options.prefix_len + self._options.suffix_len, *self._options.parity_lens)
-        if longest + self._options.new_tokens > context:
+        options = self._options
+        longest = max(*options.prompt_lens, options.prefix_len + options.suffix_len, *options.parity_lens, *options.curve_lens)
+        if longest + options.new_tokens > context:
             raise InvalidRequestError("the model's context does not hold such prompts", tokens=longest, context=context)
 
     def _start_daemon(self, name: str, num_pages: int) -> DaemonProcess:

@@ -68,10 +68,11 @@ class Bench:
                 "prompt_len": prompt_len,
                 "prefill_tok_s": round(median([prefill_tok_s([line]) for line in theirs]), 3),
                 "decode_tok_s": round(median([decode_tok_s([line]) for line in theirs]), 3),
+                **percentiles_ms("ttft", [line.ttft_s for line in theirs]),
             },
             "run": describe([[line] for line in ours], watch, prompt_len=prompt_len, new_tokens=new_tokens),
             "prefill": median([line.ttft_s / own.ttft_s for own, line in pairs]),
-            "decode": median([decode_tok_s([own]) / decode_tok_s([line]) for own, line in pairs]) if new_tokens > 1 else None,
+            "decode": median([decode_tok_s([own]) / decode_tok_s([line]) for own, line in pairs]),
         }
 
     async def load(self, *, batch: int, prompt_len: int, new_tokens: int, rounds: int) -> dict[str, Any]:
@@ -138,7 +139,13 @@ class Bench:
                 raise InternalError("the more urgent request took no pages", preemptions=watch.preemptions)
             resumed_s.append(resumed_at_s - urgent.times_s[-1])
             ratios.append(urgent.ttft_s / resumed_s[-1])
-        return {"ratio": median(ratios), "resume_ms": round(1e3 * median(resumed_s), 3), **watch.fields()}
+        return {
+            "ratio": median(ratios),
+            "resume_ms": round(1e3 * median(resumed_s), 3),
+            "prompt_len": prompt_len,
+            "rounds": rounds,
+            **watch.fields(),
+        }
 
     async def _follow(self, prompt: Sequence[int], new_tokens: int, watch: Watch | None = None) -> Timeline:
         return await follow(self.engine, prompt, greedy(new_tokens), self.clock, look=watch.look if watch else None)
@@ -233,7 +240,9 @@ SLOWEST_FIRST = ("disk", "host", "device")
 
 
 def describe(rounds: Sequence[Sequence[Timeline]], watch: Watch | Tally, *, prompt_len: int, new_tokens: int) -> dict[str, Any]:
-    """One entry of `runs`. rounds — of each round the requests that ran at once. prefix_tier — the slowest that tokens came from."""
+    """One entry of `runs`. rounds — of each round the requests that ran at once. prefix_tier — the slowest that tokens came from. What there
+    is no second token for is None.
+    """
     lines = [line for together in rounds for line in together]
     asked = sum(line.prompt_tokens for line in lines)
     hits = {tier: watch.hit_tokens.get(tier, 0) for tier in reversed(SLOWEST_FIRST)}
@@ -243,7 +252,7 @@ def describe(rounds: Sequence[Sequence[Timeline]], watch: Watch | Tally, *, prom
         "new_tokens": new_tokens,
         "rounds": len(rounds),
         "prefill_tok_s": round(median([prefill_tok_s(together) for together in rounds]), 3),
-        "decode_tok_s": round(median([decode_tok_s(together) for together in rounds]), 3),
+        "decode_tok_s": round(median([decode_tok_s(together) for together in rounds]), 3) if new_tokens > 1 else None,
         **percentiles_ms("ttft", [line.ttft_s for line in lines]),
         **percentiles_ms("itl", [gap_s for line in lines for gap_s in line.gaps_s]),
         "prefix_tier": next((tier for tier in SLOWEST_FIRST if hits[tier]), None),

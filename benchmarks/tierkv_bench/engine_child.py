@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TextIO
 
 import torch
-from tierkv.engine.engine import Engine, EngineSettings
 
 import tierkv
 from tierkv.clock import SystemClock
 from tierkv.demo.story import document
+from tierkv.engine.engine import Engine, EngineSettings
 from tierkv.engine.weights import LoadedModel, load
 from tierkv.errors import InvalidRequestError, TierKVError
 from tierkv_bench.engine_cases import Bench
@@ -57,19 +57,11 @@ class Child:
         }
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Runs one case; see `tierkv_bench.engine_cases.Bench` for those that are not here."""
+        """Runs one case: one of this class, or one of `tierkv_bench.engine_cases.Bench`."""
         name = request.pop("case")
-        run = self._cases.get(name)
-        if run is None:
-            bench = self._bench()
-            run = {
-                "load": bench.load,
-                "streams": bench.streams,
-                "fill": bench.fill,
-                "prefix": bench.prefix,
-                "preempt": bench.preempt,
-            }[name]
-        return await run(**request)
+        run = self._cases[name] if name in self._cases else getattr(self._bench(), name)
+        result: dict[str, Any] = await run(**request)
+        return result
 
     async def describe(self) -> dict[str, Any]:
         """What the parent sizes daemons by."""

@@ -162,10 +162,12 @@ def decode_tok_s(timelines: Sequence[Timeline]) -> float:
     return num_tokens / (ended_s - all_started_s) if num_tokens else 0.0
 
 
-def percentiles_ms(name: str, times_s: Sequence[float]) -> dict[str, float]:
-    """NAME_ms_p50, NAME_ms_p95 and NAME_ms_p99; zeros where there is nothing to tell."""
-    values = times_s or (0.0,)
-    return {f"{name}_ms_p{percent}": round(1e3 * float(np.percentile(values, percent)), 3) for percent in (50, 95, 99)}
+def percentiles_ms(name: str, times_s: Sequence[float]) -> dict[str, float | None]:
+    """NAME_ms_p50, NAME_ms_p95 and NAME_ms_p99; None where there is nothing to tell."""
+    fields = {f"{name}_ms_p{percent}": percent for percent in (50, 95, 99)}
+    if not times_s:
+        return dict.fromkeys(fields)
+    return {field: round(1e3 * float(np.percentile(times_s, percent)), 3) for field, percent in fields.items()}
 
 
 def median(values: Sequence[float]) -> float:

@@ -29,7 +29,11 @@ REPORTS = (".json", ".csv")
 
 @dataclass(frozen=True, slots=True)
 class EngineResult:
-    """Fields of `tierkv bench engine --json`; docs/engine.md says what each is. runs — one row a load; see `describe` in engine_cases."""
+    """Fields of `tierkv bench engine --json`; docs/engine.md says what each is.
+
+    single_stream — the engine's side of what `transformers` was held against; runs — one row for each load or prefix, its `case` first;
+    resume — of preempted sequences.
+    """
 
     model: str
     dtype: str
@@ -38,8 +42,10 @@ class EngineResult:
     quick: bool
     parity: dict[str, Any] | None
     transformers: dict[str, Any]
+    single_stream: dict[str, Any]
     runs: list[dict[str, Any]]
     ratios: dict[str, float]
+    resume: dict[str, Any]
     peak_pages: int
     pages_copied_on_device_hits: int
     passed: bool
@@ -88,14 +94,18 @@ def draw(result: EngineResult, path: Path) -> None:
 
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()
-    names = {None: "computed", "device": "prefix on the device", "host": "prefix in host memory", "disk": "prefix on disk"}
-    for tier, label in names.items():
-        points = sorted(
-            (run["prompt_len"], run["ttft_ms_p50"]) for run in result.runs if run["batch"] == 1 and run["prefix_tier"] == tier
-        )
+    lines = {"curve": "computed", "curve_again": "prompt on the device"}
+    for case, label in lines.items():
+        points = sorted((run["prompt_len"], run["ttft_ms_p50"]) for run in result.runs if run["case"] == case)
         if points:
             lengths, times_ms = zip(*points, strict=True)
             axes.plot(lengths, times_ms, marker="o", markersize=4, label=label)
+    markers = {"device": "o", "host": "s", "disk": "^"}
+    for run in result.runs:
+        if run["case"].startswith("prefix"):
+            label = f"{run['case'].replace('_', ' ')}, {run['prefix_tier']}"
+            marker = markers.get(run["prefix_tier"], "x")
+            axes.plot([run["prompt_len"]], [run["ttft_ms_p50"]], linestyle="", marker=marker, label=label)
     axes.set_xlabel("prompt, tokens")
     axes.set_ylabel("time to first token, ms")
     axes.set_yscale("log")

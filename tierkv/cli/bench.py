@@ -124,6 +124,7 @@ def bench_engine(
             dtype=dtype,
             threads=threads or len(os.sched_getaffinity(0)),
             profile=profile,
+            curve_lens=engine.CURVE_LENGTHS if plot is not None else (),
         )
         result = engine.measure(options.quickly() if quick else options, say=status.update)
     if out is not None:
@@ -168,6 +169,7 @@ def _show_engine(result: EngineResult) -> None:
     if not console.is_terminal:
         console.width = max(console.width, 120)
     table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("case", no_wrap=True)
     headings = ("batch", "prompt", "prefix", "prefill tok/s", "decode tok/s", "ttft p50 ms", "p99", "itl p50 ms", "p99", "copied")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
