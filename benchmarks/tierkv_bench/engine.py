@@ -9,6 +9,7 @@ it at 1 to 2 ms.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 import tempfile
@@ -22,10 +23,12 @@ from tierkv.demo.child import EngineProcess
 from tierkv.errors import InternalError, InvalidRequestError
 from tierkv.settings import MIB
 from tierkv.testing.daemon import DaemonOptions, DaemonProcess
-from tierkv_bench.engine_parity import LENGTHS, QUICK_LENGTHS
 from tierkv_bench.engine_report import EngineResult, missed
 from tierkv_bench.stores import ARENA_NAME, SHM, wait_for_arena
 
+LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 64, 100, 127, 200, 333, 512, 777, 1024, 1500, 2000)
+"""Of the prompts that transformers answers too: around the edges of pages, and up to what a document has."""
+QUICK_LENGTHS = LENGTHS[:15]
 NEW_NUMBERS = 1 << 20
 """Where the numbers of new prompts begin; a process that is started again begins as far behind, so that none of its prompts is known."""
 STREAMS = 8
@@ -73,6 +76,9 @@ def measure(options: EngineOptions, say: Callable[[str], None]) -> EngineResult:
         raise InvalidRequestError(
             "a load has at least one request of one token", batch=options.batches, prompt_len=options.prompt_lens
         )
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidRequestError("the engine needs an extra; pip install 'tierkv[transformers]'", missing=", ".join(missing))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tierkv-bench-")))
         shm = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tierkv-bench-", dir=SHM)))

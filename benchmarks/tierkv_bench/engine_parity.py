@@ -9,9 +9,6 @@ from tierkv.clock import Clock
 from tierkv_bench.engine_cases import Reference
 from tierkv_bench.engine_load import Prompts, Subject, follow, follow_all, greedy
 
-LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 64, 100, 127, 200, 333, 512, 777, 1024, 1500, 2000)
-"""Around the edges of blocks, and up to what a document has."""
-QUICK_LENGTHS = LENGTHS[:15]
 STEP_TOKENS = 61
 """Each prompt begins so far behind the one before, so that none is the prefix of another."""
 
