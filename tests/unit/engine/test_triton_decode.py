@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.engine import tiny_models
-from tierkv.engine.attention import Span
+from tierkv.engine.plan import Span
 from tierkv.errors import InvalidRequestError
 
 if importlib.util.find_spec("triton") is None:
@@ -142,7 +142,7 @@ def test_a_model_says_the_same_with_the_kernel_and_without(kernel, name, monkeyp
     model = tiny_models.random_model(tiny_models.CONFIGS[name]())
     logits = []
     for decode_kernel in (None, kernel.paged_decode):
-        monkeypatch.setattr("tierkv.engine.model.find_decode_kernel", lambda device, found=decode_kernel: found)
+        monkeypatch.setattr("tierkv.engine.model.decode_kernel", lambda device, found=decode_kernel: found)
         transformer = tiny_models.bound(model)
         transformer.forward([Span(range(3, 24), 0, [9, 2, 31, 5, 7, 8], False), Span([4], 0, [1], False)])
         mixed = [Span([24], 21, [9, 2, 31, 5, 7, 8], True), Span([5, 6], 0, [3], True), Span([6], 1, [1], True)]
