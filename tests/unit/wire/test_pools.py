@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from tests.unit.wire.test_attach import split
 from tierkv.errors import CapacityError, DataError, InvalidRequestError, UnavailableError
+from tierkv.model.keys import NamespaceId
 from tierkv.wire import attach, pools
 
-REQUEST = pools.MapPool(bytes(range(32)), bytes(range(32, 64)), "cuda:0")
+NAMESPACE = NamespaceId(bytes(range(32, 64)))
+REQUEST = pools.MapPool(bytes(range(32)), NAMESPACE, "cuda:0")
 CPU = pools.PoolOffer(pool_id=7, memory_bytes=10_000, page_bytes=4096, num_pages=2, num_descriptors=1)
 CUDA = pools.PoolOffer(pool_id=7, memory_bytes=10_000, page_bytes=4096, num_pages=2, num_descriptors=0, ipc_handle=b"h" * 64)
 
@@ -33,7 +35,11 @@ def test_an_offer_comes_back(offer):
 
 @pytest.mark.parametrize(
     "request_",
-    [pools.MapPool(bytes(32), bytes(32), ""), pools.MapPool(bytes(32), bytes(32), "x" * 65), pools.MapPool(bytes(32), b"", "cpu")],
+    [
+        pools.MapPool(bytes(32), NAMESPACE, ""),
+        pools.MapPool(bytes(32), NAMESPACE, "x" * 65),
+        pools.MapPool(bytes(32), NamespaceId(b""), "cpu"),
+    ],
 )
 def test_a_request_that_cannot_be_is_not_sent(request_):
     with pytest.raises(InvalidRequestError):
