@@ -144,7 +144,8 @@ class PageSupply:
 
     def commit(self, keys: Sequence[BlockKey], pages: Sequence[int], parent: BlockKey | None, *, hints: Hints = NO_HINTS) -> None:
         """Names full pages, which must not be written any more. Those that are named already, because another sequence shares them,
-        are left out."""
+        are left out.
+        """
         known = next((idx for idx, page in enumerate(pages) if page not in self._named), len(pages))
         if known:
             parent, keys, pages = keys[known - 1], keys[known:], pages[known:]
