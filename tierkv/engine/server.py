@@ -141,7 +141,7 @@ class EngineServer:
         if not request.path.startswith("/v1/"):
             return await handler(request)
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self._api_key is not None and not hmac.compare_digest(shown.encode(), self._api_key.encode()):
+        if self._api_key is not None and not hmac.compare_digest(shown.encode(errors="replace"), self._api_key.encode()):
             return _error_reply(401, "the API key is missing or wrong", code="invalid_api_key")
         # A web page of another site can post to a loopback address, but not with this type.
         if request.method == "POST" and request.content_type != "application/json":
@@ -335,7 +335,7 @@ def chat_prompt(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]
     """Token ids of a conversation up to where the model answers. Raises InvalidRequestError where the model's template refuses it."""
     from jinja2 import TemplateError
 
-    if not tokenizer.chat_template:
+    if tokenizer is None or not tokenizer.chat_template:
         raise InvalidRequestError("this model has no chat template; use completions", field="messages")
     try:
         text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)

@@ -1,4 +1,4 @@
-"""Metrics of the server: what it measures itself, and a snapshot of its engine. docs/engine.md lists them."""
+"""Metrics of the server: what it measures itself, and a snapshot of its engine. docs/engine-server.md lists them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class PageVerbs(StoreCare):
                 page_bytes=page_bytes,
                 memory_bytes=pool.memory.memory_bytes,
             )
-        if pool.users - {session} or pool.num_held():
+        if pool.users - {session} or pool.is_in_use:
             raise ConflictError("the pool is in use with pages of another size", page_bytes=page_bytes, in_use=pool.page_bytes)
         self._device_room.empty(pool)
         if pool.num_free < pool.num_pages:
@@ -166,6 +166,12 @@ class PageVerbs(StoreCare):
         """Whether a session has a pool open, or has been closed and not ended there."""
         with self._lock:
             return session in self._pool_of
+
+    def page_holds(self, session: SessionId) -> dict[int, int]:
+        """Pages that a session holds, and how often; for tests and status."""
+        with self._lock:
+            pool = self._pool_of.get(session)
+            return {} if pool is None else pool.holds_of(session)
 
     # -- helpers ---------------------------------------------------------------------------------------------------------
 

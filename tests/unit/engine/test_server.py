@@ -187,6 +187,13 @@ class TestChat:
         assert last.choices == []
         assert (last.usage.completion_tokens, last.usage.prompt_tokens_details.cached_tokens) == (3, 4)
 
+    async def test_log_probabilities_in_a_stream(self, tokenizer):
+        async with client_of(ScriptedEngine(tokens_of("ab", logprobs=1)), tokenizer) as client:
+            stream = await client.chat.completions.create(model="tiny", messages=HELLO, stream=True, logprobs=True)
+            opening, *pieces = [chunk async for chunk in stream]
+        assert opening.choices[0].logprobs is None
+        assert [[entry.logprob for entry in piece.choices[0].logprobs.content] for piece in pieces] == [[-0.5], [-1.5]]
+
     async def test_the_end_may_come_without_text(self, tokenizer):
         engine = ScriptedEngine([*tokens_of("a", finish_reason=None), Token(0, -1, "", finish_reason=FinishReason.DEADLINE)])
         async with client_of(engine, tokenizer) as client:
