@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from tierkv.engine.attention import Span
+from tierkv.engine.model import Span
 from tierkv.engine.sampling import Sampled, SequenceSampler, sample
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import FinishReason, LiveSequence, Request, Slice, State, Token
