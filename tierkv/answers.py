@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import Extent, MissReason, ReserveOutcome, TierName
+from tierkv.pages import PageOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,52 @@ class Acquisition:
     pending: tuple[PendingRun, ...]
     miss: MissReason | None
     expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """The pool of a device as a session opens it: page i is bytes [i·page_bytes, (i+1)·page_bytes) of its memory.
+
+    fd — what another process maps it from, owned by the store; None on a CUDA device, whose `ipc_handle` is for one mapping.
+    """
+
+    device: str
+    memory_bytes: int
+    page_bytes: int
+    num_pages: int
+    fd: int | None
+    ipc_handle: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFill:
+    """The pages of one pool: num_free — nobody's; num_cached — places of blocks that nobody holds; the others are in use."""
+
+    device: str
+    num_pages: int
+    num_free: int
+    num_cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageCommit:
+    """outcomes — one for each key, run by run; durable — as `CommitResult.durable`."""
+
+    outcomes: list[tuple[PageOutcome, ...]]
+    durable: Future[None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PageAcquisition:
+    """Pages that hold, or will hold, the held prefix: one a block, each held once more by the session, whatever becomes of its block.
+
+    tiers, pending, miss — as `Acquisition`.
+    """
+
+    pages: tuple[int, ...]
+    tiers: tuple[TierName, ...]
+    pending: tuple[PendingRun, ...]
+    miss: MissReason | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from tierkv.answers import VerifyReport
@@ -25,14 +26,16 @@ from tierkv.model.keys import BlockKey
 from tierkv.model.outcomes import BlockRecord, Durability, TierName
 from tierkv.namespaces import NamespaceTable
 from tierkv.placement.mover import Mover
+from tierkv.placement.page_books import PageBooks
 from tierkv.placement.recovery import recover
 from tierkv.placement.residency import Residency
 from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy, Rule
 from tierkv.policy_state import PolicyKeeper
 from tierkv.scrub import Progress, scrub_disk
-from tierkv.settings import DiskSettings, HostSettings, PolicyName, StoreSettings
+from tierkv.settings import DeviceSettings, DiskSettings, HostSettings, PolicyName, StoreSettings
 from tierkv.store import TieredStore
-from tierkv.tiers.base import Tier
+from tierkv.tiers.base import PoolMemory, Tier
+from tierkv.tiers.device import open_memory
 from tierkv.tiers.disk import DataFolder, DiskTier
 from tierkv.tiers.disk.index import DiskIndex
 from tierkv.tiers.disk.io import SegmentIO
@@ -47,11 +50,12 @@ def open_store(
     host_memory: int | str | None = None,
     disk: int | str | None = None,
     durability: Durability = Durability.INTERVAL,
+    device: str | Sequence[str] = (),
 ) -> EmbeddedStore:
     """A store in this process that keeps its blocks in the folder `path`, without a daemon.
 
-    host_memory, disk — sizes ("4GiB" or bytes); None: a share of what is free, see `tierkv.machine`. Blocks until the index is
-    loaded. Raises ConflictError when another process has the folder open, DataError (folder untouched) for a newer format. On
+    host_memory, disk — sizes ("4GiB" or bytes); None: a share of what is free, see `tierkv.machine`. device — a page pool, as in
+    "cpu:256MiB" or "cuda:0:8GiB", or several; then it is a `tierkv.pages.PageStore` too. Blocks until the index is loaded. Raises ConflictError when another process has the folder open, DataError (folder untouched) for a newer format. On
     `close` everything is on disk and the RAM is given back.
     """
     folder = Path(path)
@@ -60,10 +64,18 @@ def open_store(
         data_folder=folder,
         host=HostSettings(memory_bytes, keep_on_stop=False),
         disk=DiskSettings(default_disk_bytes(folder) if disk is None else parse_size(disk)),
+        devices=tuple(_parse_device(text) for text in ([device] if isinstance(device, str) else device)),
         durability=durability,
     )
     clock = SystemClock()
     return EmbeddedStore(open_tiered_store(settings, clock), clock=clock, discard_arena=True)
+
+
+def _parse_device(text: str) -> DeviceSettings:
+    name, separator, size = text.rpartition(":")
+    if not separator or not name:
+        raise InvalidRequestError("a device is written name:size, as in cpu:256MiB or cuda:0:8GiB", device=text)
+    return DeviceSettings(name, parse_size(size))
 
 
 def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | None = None) -> TieredStore:
@@ -71,7 +83,7 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
 
     Raises UnavailableError where the system does not let us use a folder (full, read-only, not ours), and what the tiers raise.
     """
-    opened: list[DataFolder | HostTier | DiskTier] = []
+    opened: list[DataFolder | HostTier | DiskTier | PoolMemory] = []
     try:
         folder = DataFolder.open(settings.data_folder)
         opened.append(folder)
@@ -83,7 +95,11 @@ def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | 
         if settings.disk.capacity_bytes > 0:
             disk = DiskTier(settings.data_folder, settings.disk, FrameCodec(), io=io)
             opened.append(disk)
-        return _compose(settings, clock, folder, host, disk)
+        memories: list[PoolMemory] = []
+        for device in settings.devices:
+            memories.append(open_memory(device.device, device.memory_bytes))
+            opened.append(memories[-1])
+        return _compose(settings, clock, folder, host, disk, memories)
     except BaseException as error:
         for part in reversed(opened):
             part.close()
@@ -121,7 +137,14 @@ def _check_fits(settings: StoreSettings) -> None:
         )
 
 
-def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: HostTier, disk: DiskTier | None) -> TieredStore:
+def _compose(
+    settings: StoreSettings,
+    clock: Clock,
+    folder: DataFolder,
+    host: HostTier,
+    disk: DiskTier | None,
+    memories: Sequence[PoolMemory],
+) -> TieredStore:
     lock = threading.RLock()
     namespaces = NamespaceTable(limit=settings.limits.namespaces, persist=None if disk is None else disk.put_namespace)
     tier: Tier | None = disk
@@ -142,16 +165,22 @@ def _compose(settings: StoreSettings, clock: Clock, folder: DataFolder, host: Ho
         else keeper.keep(TierName.DISK, _policy(settings.policy, disk.capacity_bytes, index.chains)),
         is_disk_writable=lambda: mover.writer is not None and mover.writer.is_writable,
         trail=trail,
+        pools=[
+            PageBooks(memory, index=index, make_policy=lambda capacity: _policy(settings.policy, capacity, index.chains))
+            for memory in memories
+        ],
     )
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
     with collector_paused():
         recover(residency, namespaces.__contains__, keeper.settle)
-    prefaulting = _Prefault(host) if settings.host.prefault else None
+    prefaulting = _Prefault([host, *memories]) if settings.host.prefault else None
 
     def close_parts(discard_arena: bool) -> None:
         if prefaulting is not None:
             prefaulting.stop()
         keeper.stop()
+        for memory in memories:
+            memory.close()
         host.close(discard=discard_arena)
         if disk is not None:
             disk.close()
@@ -206,11 +235,16 @@ def _encoded(disk: DiskTier, codec: BlockCodec, namespaces: NamespaceTable) -> T
 
 
 class _Prefault:
-    """The thread that puts memory behind the arena."""
+    """The thread that puts memory behind the arena and the page pools, one after the other."""
 
-    def __init__(self, host: HostTier) -> None:
+    def __init__(self, memories: Sequence[HostTier | PoolMemory]) -> None:
+        self._memories = memories
         self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=host.prefault, args=(self._is_stopping.is_set,), name="tierkv-prefault", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tierkv-prefault", daemon=True)
+
+    def _run(self) -> None:
+        for memory in self._memories:
+            memory.prefault(self._is_stopping.is_set)
 
     def start(self) -> None:
         self._thread.start()

@@ -1,17 +1,18 @@
-"""`EmbeddedStore`: the `BlockStore` interface over a `TieredStore` in this process, without a daemon.
+"""`EmbeddedStore`: the `BlockStore` and `PageStore` interfaces over a `TieredStore` in this process, without a daemon.
 
 One session; a thread looks after expiries. Buffers are views of the arena, so nothing is copied on the way in or out except by
-`put` and `get`.
+`put` and `get`; the buffer of a pool is the pool's own map.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Self, TypeVar
 
-from tierkv.answers import Acquisition, Explanation, ReserveResult
+from tierkv.answers import Acquisition, Explanation, PageAcquisition, ReserveResult
 from tierkv.clock import Clock
 from tierkv.copying import check_buffers, copy_block
 from tierkv.errors import InvalidRequestError, UnavailableError
@@ -21,6 +22,7 @@ from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity, Namespace
 from tierkv.model.outcomes import Durability, Extent, MissReason, PrefixMatch, ReserveOutcome, StoreStats, TierName
+from tierkv.pages import PageOutcome, PageRun, Pool
 from tierkv.placement.worker import Worker
 from tierkv.store import SessionId, TieredStore
 
@@ -115,8 +117,64 @@ class EmbeddedLease:
         return ReadyRun(start_idx, tuple(self._store.view(extent)[: self._block_bytes].toreadonly() for extent in extents))
 
 
+class EmbeddedPageLease:
+    """Pages of this process's pool. A copy that fails ends it, and so does a deadline that passes while somebody waits."""
+
+    def __init__(self, acquired: PageAcquisition, *, clock: Clock, deadline_s: float) -> None:
+        self.pages = acquired.pages
+        self.tiers = acquired.tiers
+        self._pending = acquired.pending
+        self._miss = acquired.miss
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._limit = len(acquired.pages)
+
+    @property
+    def miss(self) -> MissReason | None:
+        self._look()
+        return self._miss
+
+    @property
+    def num_blocks(self) -> int:
+        self._look()
+        return self._limit
+
+    @property
+    def num_ready(self) -> int:
+        self._look()
+        return min(self._limit, self._pending[0].start_idx) if self._pending else self._limit
+
+    @property
+    def is_settled(self) -> bool:
+        self._look()
+        return not self._pending
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        until_s = self._deadline_s if timeout_s is None else min(self._deadline_s, self._clock.monotonic_s() + timeout_s)
+        while self._pending:
+            run = self._pending[0]
+            try:
+                run.done.result(max(0.0, until_s - self._clock.monotonic_s()))
+            except FutureTimeoutError:
+                self._end(run.start_idx, MissReason.TIMEOUT)
+            self._look()
+        return self._limit
+
+    def _look(self) -> None:
+        """Takes note of the runs that are over, in order."""
+        while self._pending and self._pending[0].done.done():
+            run, result = self._pending[0], self._pending[0].done.result()
+            self._pending = self._pending[1:]
+            if result.num_blocks < run.num_blocks:
+                self._end(run.start_idx + result.num_blocks, result.miss)
+
+    def _end(self, num_blocks: int, miss: MissReason | None) -> None:
+        self._pending = ()
+        self._limit, self._miss = num_blocks, miss
+
+
 class EmbeddedStore:
-    """A `BlockStore` in this process; see `tierkv.interface.BlockStore` for the contract of each verb."""
+    """A `BlockStore` and a `PageStore` in this process; see `tierkv.interface` and `tierkv.pages` for the contract of each verb."""
 
     def __init__(self, store: TieredStore, *, clock: Clock, discard_arena: bool, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self.tiered = store
@@ -124,6 +182,7 @@ class EmbeddedStore:
         self._discard_arena = discard_arena
         self._timeout_s = timeout_s
         self._session = store.open_session("embedded")
+        self._pool_buffers: list[memoryview] = []
         self._housekeeper = Worker("tierkv-housekeeper", self._tidy, wait_s=lambda: _HOUSEKEEPING_S)
         self._housekeeper.start()
 
@@ -287,9 +346,52 @@ class EmbeddedStore:
         del timeout_s  # bounded by the length of the trail
         return self.tiered.explain(subject, token_ids)
 
+    def open_pool(self, namespace_id: NamespaceId, device: str, *, timeout_s: float | None = None) -> Pool:
+        try:
+            view = self.tiered.open_pool(self._session, namespace_id, device)
+        except UnavailableError:  # pages of another size are on their way down
+            self.flush(timeout_s=timeout_s)
+            view = self.tiered.open_pool(self._session, namespace_id, device)
+        buffer = self.tiered.pool_buffer(self._session)
+        if buffer is not None:
+            self._pool_buffers.append(buffer)
+        return Pool(view.device, view.page_bytes, view.num_pages, buffer, view.ipc_handle)
+
+    def reserve_pages(self, count: int, *, timeout_s: float | None = None) -> list[int]:
+        del timeout_s  # answers at memory speed
+        return self.tiered.reserve_pages(self._session, count)
+
+    def commit_pages(
+        self,
+        namespace_id: NamespaceId,
+        runs: Sequence[PageRun],
+        *,
+        hints: Hints = NO_HINTS,
+        timeout_s: float | None = None,
+    ) -> list[tuple[PageOutcome, ...]]:
+        result = self.tiered.commit_pages(self._session, namespace_id, runs, hints)
+        if result.durable is not None:
+            self._wait(result.durable, timeout_s, "the blocks did not reach the disk in time; they are visible, not yet durable")
+        return result.outcomes
+
+    def acquire_pages(
+        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
+    ) -> EmbeddedPageLease:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline_s = self._clock.monotonic_s() + limit_s
+        acquired = self.tiered.acquire_pages(self._session, namespace_id, keys, hints)
+        return EmbeddedPageLease(acquired, clock=self._clock, deadline_s=deadline_s)
+
+    def release_pages(self, pages: Sequence[int]) -> None:
+        self.tiered.release_pages(self._session, pages)
+
     def close(self) -> None:
         self._housekeeper.stop()
+        for buffer in self._pool_buffers:  # what is made of one, an array for example, keeps the memory mapped
+            with contextlib.suppress(BufferError):
+                buffer.release()
         self.tiered.close(discard_arena=self._discard_arena)
+        self.tiered.end_pages(self._session)
 
     def _tidy(self) -> bool:
         self.tiered.expire()

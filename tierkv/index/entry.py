@@ -38,6 +38,10 @@ class BlockEntry:
     pins: int = 0
     moves: int = 0
     promotion: Future[None] | None = None
+    num_device_copies: int = 0
+    """Devices on which a page holds the whole block; which page is in the books of its pool."""
+    page_holds: int = 0
+    """Holds of sessions on pages that are the block's, over all devices."""
 
     @property
     def is_readable(self) -> bool:
@@ -50,8 +54,13 @@ class BlockEntry:
 
     @property
     def is_held(self) -> bool:
-        """Whether the block can be served: from the arena, from disk, or from a promotion under way."""
-        return self.is_on_disk or self.has_host_copy or self.state is BlockState.FILLING
+        """Whether the block can be served: from the arena, from disk, from a page of a device, or from a promotion under way."""
+        return self.is_on_disk or self.has_host_copy or self.state is BlockState.FILLING or self.num_device_copies > 0
+
+    @property
+    def is_only_in_pages(self) -> bool:
+        """Whether no tier but devices has the block, or is about to."""
+        return self.num_device_copies > 0 and self.state is BlockState.FREE and not self.is_on_disk
 
     @property
     def is_evictable(self) -> bool:
@@ -59,8 +68,11 @@ class BlockEntry:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a lease or a reservation forbids deleting the block."""
-        return self.pins > 0 or self.state in (BlockState.RESERVED, BlockState.FILLING)
+        """Whether a lease, a page that somebody holds, or a reservation forbids deleting the block."""
+        if self.pins > 0 or self.page_holds > 0 or self.state is BlockState.RESERVED:
+            return True
+        # A page that is copied to the host is nobody's wish but ours.
+        return self.state is BlockState.FILLING and self.num_device_copies == 0
 
     def step(self, event: BlockEvent) -> None:
         """Advances the state. Raises InternalError where the table forbids it."""

@@ -26,6 +26,8 @@ class What(StrEnum):
     EVICTED = "evicted"
     DEMOTED = "demoted"
     PROMOTED = "promoted"
+    STAGED = "staged"
+    """A page of a device was copied to the host tier, on its way to the disk."""
     DEMOTION_CANCELLED = "demotion_cancelled"
     REFUSED = "refused"
     """No room was found."""

@@ -1,7 +1,7 @@
 """The life of a block in the host tier, as one transition table. Only this file decides what may follow what.
 
     FREE ─reserve→ RESERVED ─commit→ READY ⇄ LEASED          (a client wrote it)
-    FREE ─promote→ FILLING ─verified→ READY                   (a mover read it)
+    FREE ─promote→ FILLING ─verified→ READY                   (a mover read it, from disk or from a page)
     READY ─evict→ EVICTING ─evicted→ FREE                     (written down, then dropped)
     EVICTING ─touch→ READY                                    (a hit cancels the demotion)
     FILLING, READY, LEASED, EVICTING ─lose→ LOST ─forget→ FREE  (damaged, or deleted while somebody still looks at the bytes)

@@ -24,7 +24,9 @@ PREFIX_BYTES = 4
 EVENTS_SHOWN = 256
 """Events of one explanation at most, the latest: a block that all requests share has very many."""
 _CANDIDATES_SHOWN = 5
-_ARRIVALS = frozenset({What.SAVED, What.RECOVERED, What.PROMOTED, What.DEMOTED, What.DEMOTION_CANCELLED})
+_ARRIVALS = frozenset({What.SAVED, What.RECOVERED, What.PROMOTED, What.STAGED, What.DEMOTED, What.DEMOTION_CANCELLED})
+_ON_DEVICE = frozenset({What.SAVED, What.PROMOTED})
+"""Those of the arrivals that bring a block to a device, where that is their tier."""
 _DEPARTURES = {
     What.EVICTED: MissReason.EVICTED,
     What.DELETED: MissReason.EVICTED,
@@ -126,11 +128,18 @@ def _whole_key(recall: Recall, events: Sequence[TrailEvent], prefix: bytes, firs
 
 def _presence(where: Whereabouts, events: Sequence[TrailEvent]) -> str:
     # A block that left the arena and is on disk has been there alone since then.
-    arrival = next((event for event in reversed(events) if event.what in _ARRIVALS or _has_left_host(event)), None)
+    is_on_device = where.tier is TierName.DEVICE
+    arrivals = (event for event in reversed(events) if event.what in _ARRIVALS or _has_left_host(event))
+    arrival = next((event for event in arrivals if _is_arrival_on_device(event) == is_on_device), None)
     since = "since before the trail begins" if arrival is None else f"since {_deed(arrival, with_why=_has_left_host(arrival))}"
-    copy = ", also on disk" if where.is_on_disk and where.tier is not TierName.DISK else ""
+    others = {
+        "on a device": where.is_on_device and not is_on_device,
+        "on disk": where.is_on_disk and where.tier is not TierName.DISK,
+    }
+    copies = "".join(f", also {place}" for place, is_there in others.items() if is_there)
     pins = f"; {where.pins} leases hold it" if where.pins else ""
-    return f"held in the {where.tier} tier {since}{copy}{pins}"
+    pages = f"; sessions hold its page {where.page_holds} times" if where.page_holds else ""
+    return f"held in the {where.tier} tier {since}{copies}{pins}{pages}"
 
 
 def _absence(events: Sequence[TrailEvent], miss: MissReason, trail: Sequence[TrailEvent]) -> tuple[MissReason, str]:
@@ -162,6 +171,10 @@ def _end(event: TrailEvent) -> MissReason | None:
     if event.what is What.EXPIRED:  # a reservation's expiry has a reason, a lease's takes nothing away
         return event.miss
     return _DEPARTURES.get(event.what)
+
+
+def _is_arrival_on_device(event: TrailEvent) -> bool:
+    return event.tier is TierName.DEVICE and event.what in _ON_DEVICE
 
 
 def _has_left_host(event: TrailEvent) -> bool:

@@ -16,6 +16,7 @@ from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.namespace import Namespace
 from tierkv.model.outcomes import MissReason, ReserveOutcome, TierName
 from tierkv.observe.recorder import Recorder
+from tierkv.pages import PageOutcome, PageRun
 
 _WHY_MISSED = {
     MissReason.NEVER_SEEN: "nothing is remembered of the first of them",
@@ -23,8 +24,14 @@ _WHY_MISSED = {
     MissReason.NAMESPACE: "the first of them belongs to another namespace",
     MissReason.CHECKSUM: "the bytes of the first of them did not match their checksum",
     MissReason.TIMEOUT: "reading the first of them took longer than the caller would wait",
-    MissReason.CAPACITY: "no room to bring the first of them in: everything in the host tier is in use",
+    MissReason.CAPACITY: "no room to bring the first of them in: everything on the way is in use",
     MissReason.UNAVAILABLE: "the first of them could not be read",
+}
+
+_AS_RESERVED = {
+    PageOutcome.COMMITTED: ReserveOutcome.GRANTED,
+    PageOutcome.PRESENT: ReserveOutcome.PRESENT,
+    PageOutcome.REFUSED: ReserveOutcome.REFUSED,
 }
 
 
@@ -98,6 +105,27 @@ class Notes:
             request = hints.request_id
             self._trail.note(What.SAVED, keys, tier=TierName.HOST, request=request, namespace=namespace_id, session=session)
             self.advised(namespace_id, entries, hints)
+
+    def pages_committed(
+        self,
+        session: SessionId,
+        namespace: Namespace,
+        run: PageRun,
+        outcomes: Sequence[PageOutcome],
+        committed: Sequence[BlockEntry],
+        hints: Hints,
+    ) -> None:
+        """A run of pages: what it brought, and what it could not be kept behind."""
+        namespace_id, request = namespace.namespace_id, hints.request_id
+        keys = tuple(entry.key for entry in committed)
+        self._trail.note(What.SAVED, keys, tier=TierName.DEVICE, request=request, namespace=namespace_id, session=session)
+        refused = [key for key, outcome in zip(run.keys, outcomes, strict=True) if outcome is PageOutcome.REFUSED]
+        why = "the block before them is not held"
+        self._trail.note(What.REFUSED, refused, why, tier=TierName.DEVICE, request=request, namespace=namespace_id, session=session)
+        self.advised(namespace_id, committed, hints)
+        if self._recorder.is_active:
+            as_reserved = [_AS_RESERVED[outcome] for outcome in outcomes]
+            self._recorder.reserved(session, run.keys, as_reserved, run.parent, namespace.layout.block_tokens)
 
     def advised(self, namespace_id: NamespaceId, entries: Sequence[BlockEntry], hints: Hints) -> None:
         """What a call said of the future of blocks, if it said anything."""

@@ -23,8 +23,8 @@ from tierkv.placement import planner
 class Whereabouts:
     """Where a block is now.
 
-    tier — that serves it, None where it is not held; is_reserved — a session is writing it; pins — leases on it; miss — what a call
-    that wants it is told.
+    tier — that serves it, None where it is not held; is_reserved — a session is writing it; pins — leases on it; page_holds — holds of
+    sessions on its pages; miss — what a call that wants it is told.
     """
 
     tier: TierName | None
@@ -32,6 +32,8 @@ class Whereabouts:
     is_on_disk: bool = False
     is_reserved: bool = False
     pins: int = 0
+    is_on_device: bool = False
+    page_holds: int = 0
 
 
 class Recall:
@@ -56,7 +58,15 @@ class Recall:
             if entry is None:
                 return Whereabouts(None, self._index.miss_reason(key))
             tier = planner.found_in(entry) if entry.is_held else None
-            return Whereabouts(tier, MissReason.NEVER_SEEN, entry.is_on_disk, tier is None, entry.pins)
+            return Whereabouts(
+                tier,
+                MissReason.NEVER_SEEN,
+                is_on_disk=entry.is_on_disk,
+                is_reserved=tier is None,
+                pins=entry.pins,
+                is_on_device=entry.num_device_copies > 0,
+                page_holds=entry.page_holds,
+            )
 
     def known_keys(self) -> list[BlockKey]:
         """Keys that are held, reserved or remembered as gone. Those of the trail come in addition."""

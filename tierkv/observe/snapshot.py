@@ -46,9 +46,11 @@ class Observer:
         books = self._books
         num_reserved = sum(len(reservation.granted) for reservation in reservations)
         host_blocks = len(books.host_policy) - num_reserved
-        tiers = [TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, host_blocks)]
+        tiers = list(self._devices())
+        tiers.append(TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, host_blocks))
         if books.disk is not None:
             tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, disk_blocks))
+        of_pools = [pool.memory.degraded for pool in books.pools]
         return StoreStats(
             version=tierkv.__version__,
             uptime_s=self._clock.monotonic_s() - self._started_at_s,
@@ -59,12 +61,24 @@ class Observer:
             leases=leases,
             reservations=len(reservations),
             counters={**books.counters, **self._keeper.counters},
-            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded, *self._keeper.problems) if sentence),
+            degraded=tuple(
+                sentence for sentence in (disk_failure, books.host.degraded, *of_pools, *self._keeper.problems) if sentence
+            ),
             policies=tuple(self._policies()),
             write_budget_left_bytes=write_budget_left_bytes,
         )
 
+    def _devices(self) -> Iterator[TierStats]:
+        """All devices as one tier; pages that somebody fills are used too."""
+        pools = self._books.pools
+        if pools:
+            used_bytes = sum((pool.num_pages - pool.num_free) * pool.page_bytes for pool in pools)
+            capacity_bytes = sum(pool.memory.memory_bytes for pool in pools)
+            yield TierStats(TierName.DEVICE, capacity_bytes, used_bytes, sum(pool.num_named for pool in pools))
+
     def _policies(self) -> Iterator[PolicyStats]:
+        if self._books.pools:
+            yield _together([_policy_stats(TierName.DEVICE, pool.policy) for pool in self._books.pools])
         yield _policy_stats(TierName.HOST, self._books.host_policy)
         if self._books.disk_policy is not None:
             yield _policy_stats(TierName.DISK, self._books.disk_policy)
@@ -84,4 +98,22 @@ def _policy_stats(tier: TierName, policy: Policy[BlockKey]) -> PolicyStats:
         ghost_hits_b2=state.ghost_hits_b2,
         p=state.p,
         w=state.w,
+    )
+
+
+def _together(parts: Sequence[PolicyStats]) -> PolicyStats:
+    """The policies of several pools as one: sums, and the mean of what steers them."""
+    first, count = parts[0], len(parts)
+    return PolicyStats(
+        tier=first.tier,
+        name=first.name,
+        t1_bytes=sum(part.t1_bytes for part in parts),
+        t2_bytes=sum(part.t2_bytes for part in parts),
+        waiting_bytes=sum(part.waiting_bytes for part in parts),
+        b1_keys=sum(part.b1_keys for part in parts),
+        b2_keys=sum(part.b2_keys for part in parts),
+        ghost_hits_b1=sum(part.ghost_hits_b1 for part in parts),
+        ghost_hits_b2=sum(part.ghost_hits_b2 for part in parts),
+        p=sum(part.p for part in parts) / count,
+        w=sum(part.w for part in parts) / count,
     )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from tierkv.clock import Clock
 from tierkv.index.entry import BlockEntry
+from tierkv.index.holds import SessionId
 from tierkv.model.hints import Hints, Priority
 from tierkv.model.keys import BlockKey
 from tierkv.placement.pace import Pace
@@ -32,7 +33,14 @@ class Adviser:
         self._books = residency
         self._clock = clock
         policies = [residency.host_policy, residency.disk_policy]
-        self._tiers: list[tuple[Policy[BlockKey], Pace]] = [(policy, Pace()) for policy in policies if policy is not None]
+        self._paces: list[tuple[Policy[BlockKey], Pace]] = [(policy, Pace()) for policy in policies if policy is not None]
+        self._pool_paces = [Pace() for _ in residency.pools]
+
+    @property
+    def _tiers(self) -> list[tuple[Policy[BlockKey], Pace]]:
+        """Every policy and its pace; that of a pool is another one when its pages get another size."""
+        pools = zip(self._books.pools, self._pool_paces, strict=True)
+        return [*self._paces, *((pool.policy, pace) for pool, pace in pools)]
 
     def tick(self) -> None:
         """Lifts pins that are over and looks at the pace of the policies; about once a second."""
@@ -40,8 +48,9 @@ class Adviser:
         for policy, pace in self._tiers:
             pace.note(self._clock.monotonic_s(), policy.state().events)
 
-    def take(self, entries: Sequence[BlockEntry], hints: Hints, *, own_pins: int = 0) -> None:
-        """Does what `hints` say of held blocks. own_pins — leases on each of them that are the caller's own.
+    def take(self, entries: Sequence[BlockEntry], hints: Hints, *, own_pins: int = 0, reader: SessionId | None = None) -> None:
+        """Does what `hints` say of held blocks. own_pins — leases on each of them that are the caller's own; reader — whose holds on
+        their pages are.
 
         Costs nothing for hints that name only a request; otherwise O(1) for each of the blocks and of those before them.
         """
@@ -55,11 +64,11 @@ class Adviser:
         if hints.priority is Priority.HIGH:
             self._books.retention.protect(self._weighed(entries))
         if hints.session_closed:
-            self._let_go_first(self._tail(self._whole(entries), own_pins=own_pins))
+            self._let_go_first(self._tail(self._whole(entries), own_pins=own_pins, reader=reader))
         elif hints.priority is Priority.LOW:
-            self._let_go_first(self._tail(keys, own_pins=own_pins))
+            self._let_go_first(self._tail(keys, own_pins=own_pins, reader=reader))
         elif hints.expected_idle_s is not None:
-            self._let_rest(self._tail(self._whole(entries), own_pins=own_pins), hints.expected_idle_s)
+            self._let_rest(self._tail(self._whole(entries), own_pins=own_pins, reader=reader), hints.expected_idle_s)
 
     def _let_go_first(self, keys: list[BlockKey]) -> None:
         self._books.retention.unprotect(keys)
@@ -74,7 +83,9 @@ class Adviser:
             if in_events >= 1:
                 _expect(policy, keys, min(int(in_events), _LONGEST_IDLE_EVENTS))
 
-    def _tail(self, keys: list[BlockKey], *, own_pins: int = 0, only_pinned: bool = False) -> list[BlockKey]:
+    def _tail(
+        self, keys: list[BlockKey], *, own_pins: int = 0, reader: SessionId | None = None, only_pinned: bool = False
+    ) -> list[BlockKey]:
         """The end of a chain that is nobody else's; with `only_pinned`: that no other pinned block needs."""
         index, retention = self._books.index, self._books.retention
         if only_pinned:
@@ -82,9 +93,15 @@ class Adviser:
 
         def is_used(key: BlockKey) -> bool:
             entry = index.get(key)
-            return entry is not None and entry.pins > own_pins
+            if entry is None:
+                return False
+            return entry.pins > own_pins or (entry.page_holds > 0 and self._is_held_by_others(key, reader))
 
         return unshared_tail(index.chains, keys, lambda key: index.get(key) is not None, is_used)
+
+    def _is_held_by_others(self, key: BlockKey, reader: SessionId | None) -> bool:
+        pages = [(pool, page) for pool in self._books.pools if (page := pool.page_of(key)) is not None]
+        return any(page.num_holds > 0 if reader is None else pool.is_held_by_others(reader, page) for pool, page in pages)
 
     def _whole(self, entries: Sequence[BlockEntry]) -> list[BlockKey]:
         return [entry.key for entry in [*self._books.index.ancestors(entries[0].parent), *entries]]

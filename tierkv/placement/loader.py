@@ -64,14 +64,14 @@ class Loader:
         """
         books = self._books
         entries = books.index.match(namespace_id, keys)
+        if books.pools:
+            del entries[planner.num_servable(entries) :]
         miss = books.index.miss_reason(keys[len(entries)]) if len(entries) < len(keys) else None
         tiers = tuple(planner.found_in(entry) for entry in entries)
         for entry in entries:
             books.pin(entry)
         away = [planner.is_away(entry) for entry in entries]
-        num_held = len(entries)
-        if any(away):
-            num_held = self._bring_in(entries, away, Cause.PREFETCH if reader is None else Cause.LOAD)
+        num_held = self.bring_in(entries, away, (), Cause.PREFETCH if reader is None else Cause.LOAD)
         if num_held < len(entries):
             miss = MissReason.CAPACITY
             for entry in entries[num_held:]:
@@ -80,23 +80,28 @@ class Loader:
             tiers = tiers[:num_held]
         if reader is not None:
             first = self._requests.first_accesses(reader, request_id, [entry.key for entry in entries])
-            self._note_access(entries, away, first)
-        return HeldPrefix(entries, tiers, self._start_runs(entries), miss)
+            here = [entry.key for entry, is_away in zip(entries, away, strict=False) if not is_away]
+            self.note_access(entries, here, first)
+        return HeldPrefix(entries, tiers, self.start_runs(entries), miss)
 
-    def _bring_in(self, entries: list[BlockEntry], away: list[bool], cause: Cause) -> int:
-        """Gets back what is leaving and gives room to what is only on disk; returns how many leading entries made it."""
-        head = [entry for entry, is_away in zip(entries, away, strict=True) if not is_away]
+    def bring_in(self, entries: Sequence[BlockEntry], away: Sequence[bool], head: Sequence[BlockEntry], cause: Cause) -> int:
+        """Gets back what is leaving and gives room to what is elsewhere only; returns how many leading entries made it.
+
+        away — which of the pinned `entries` need that; head — what the request has beside them.
+        """
+        if not any(away):
+            return len(entries)
+        stays = [entry for entry, is_away in zip(entries, away, strict=True) if not is_away]
         wanted = [entry for entry, is_away in zip(entries, away, strict=True) if is_away]
-        num_placed = self._books.bring_in(wanted, head, cause)
+        num_placed = self._books.bring_in(wanted, [*head, *stays], cause)
         return entries.index(wanted[num_placed]) if num_placed < len(wanted) else len(entries)
 
-    def _note_access(self, entries: list[BlockEntry], away: list[bool], first: Sequence[BlockKey]) -> None:
-        """One access to each block, by one call for all. What was brought in was counted by that.
+    def note_access(self, entries: Sequence[BlockEntry], here: list[BlockKey], first: Sequence[BlockKey]) -> None:
+        """One access to each block on the host and the disk, by one call for all. What was brought in was counted by that.
 
-        first — keys that the request had not accessed before.
+        here — those of the blocks that the host policy had; first — keys that the request had not accessed before.
         """
         books = self._books
-        here = [entry.key for entry, is_away in zip(entries, away, strict=False) if not is_away]
         on_disk = [entry.key for entry in entries if entry.is_on_disk] if books.disk_policy is not None else []
         if len(first) < len(entries):
             fresh = set(first)
@@ -106,7 +111,8 @@ class Loader:
         if books.disk_policy is not None and on_disk:
             books.disk_policy.on_access(on_disk)
 
-    def _start_runs(self, entries: list[BlockEntry]) -> tuple[PendingRun, ...]:
+    def start_runs(self, entries: Sequence[BlockEntry]) -> tuple[PendingRun, ...]:
+        """Starts what stands between pinned entries and their reader; the runs tell positions in `entries`."""
         kinds = [self._readiness(entry) for entry in entries]
         pending: list[PendingRun] = []
         for run in planner.plan_runs(kinds, run_blocks=self._run_blocks):
@@ -122,14 +128,14 @@ class Loader:
             return Readiness.VERIFY
         return kind
 
-    def _start(self, entries: list[BlockEntry], kind: Readiness) -> list[Future[None]]:
+    def _start(self, entries: Sequence[BlockEntry], kind: Readiness) -> list[Future[None]]:
         if kind is Readiness.WAIT:
             return list({id(job): job for entry in entries if (job := entry.promotion) is not None}.values())
         for entry in entries:
             entry.moves += 1
         return [self._mover.promote(entries) if kind is Readiness.PROMOTE else self._mover.verify(entries)]
 
-    def _evaluate(self, entries: list[BlockEntry]) -> RunResult:
+    def _evaluate(self, entries: Sequence[BlockEntry]) -> RunResult:
         with self._lock:
             for num_blocks, entry in enumerate(entries):
                 if not (entry.is_readable and entry.is_verified):

@@ -2,6 +2,7 @@
 
     commit ─→ Scribe: checksum, arena index ─→ DiskWriter: batches to disk ─→ waiters (strict, flush)
     acquire of a disk block ─→ Promoter: read into the arena, verified ─→ Scribe: arena index
+    commit of a page ─→ Stager (`tierkv.placement.page_mover`): page to arena ─→ Scribe, as a commit
 
 No lock is held over I/O: a job raises `entry.moves` under the lock before it looks at bytes and lowers it afterwards, which keeps
 the extent where it is. The arena index has one writer, the scribe, so its puts and forgets keep their order.
@@ -10,6 +11,7 @@ the extent where it is. The arena index has one writer, the scribe, so its puts 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import BlockRecord, Extent, MissReason, TierName
 from tierkv.placement.disk_writer import DiskWriter
+from tierkv.placement.page_books import Page, PageBooks
 from tierkv.placement.planner import is_written_through
 from tierkv.placement.residency import Residency
 from tierkv.placement.waiting import Countdown, promised
@@ -58,6 +61,8 @@ class Mover:
         self._forgetting: list[Future[None]] = []
         self._scribe = Worker("tierkv-scribe", self._scribe_once, pause_s=_SCRIBE_PAUSE_S)
         self._promoters = ThreadPoolExecutor(settings.promote_threads, thread_name_prefix="tierkv-promote")
+        self.on_staging: Callable[[], None] = lambda: None
+        """Wakes whoever copies pages to the arena."""
         self.writer: DiskWriter | None = None
         if residency.disk is not None:
             self.writer = DiskWriter(
@@ -82,6 +87,8 @@ class Mover:
         """Wakes whoever has work in the books' lists; called with the lock held or not. Waking a thread for nothing is felt by the call."""
         if self._books.to_seal or self._books.to_forget:
             self._scribe.kick()
+        if self._books.to_stage:
+            self.on_staging()
         if (self._books.to_demote or self._books.to_unwrite) and self.writer is not None:
             self.writer.kick()
 
@@ -143,22 +150,27 @@ class Mover:
             is_waited_for = self.writer is not None and self.writer.is_waited_for(entry)
             is_leaving = entry.state is BlockState.EVICTING
             is_wanted = is_waited_for or is_leaving or is_written_through(entry.durability)
-            if self.writer is not None and is_wanted and not entry.is_on_disk and entry.state is not BlockState.LOST:
+            is_sealed = entry.has_host_copy and entry.record is not None
+            if self.writer is not None and is_wanted and not entry.is_on_disk and is_sealed:
                 to_write.append(entry)
             else:
-                if self.writer is not None:
+                if self.writer is not None and _is_decided(entry):
                     self.writer.report_early(entry)
                 self._books.end_move(entry)
         if to_write and self.writer is not None:
             self.writer.enqueue(to_write)
 
     def write(self, entry: BlockEntry, report: Callable[[bool], None]) -> None:
-        """Sees to it that a block with a host copy is written to disk; `report(ok)` then. Lock held; needs a disk tier."""
+        """Sees to it that a block with a host copy, or in a page, is written to disk; `report(ok)` then. Lock held; needs a disk tier."""
         assert self.writer is not None
         self.writer.notify(entry, report)
-        if entry.moves == 0:  # otherwise the job under way passes the block on
+        if entry.moves > 0 or entry.state is BlockState.RESERVED:
+            return  # the job under way passes the block on; so does who is writing it, when it commits
+        if entry.has_host_copy:
             entry.moves += 1
             self.writer.enqueue([entry])
+        else:
+            self._books.stage_soon([entry])
 
     def write_each(self, entries: Sequence[BlockEntry], finish: Callable[[int], None]) -> None:
         """Writes blocks with host copies to disk; `finish(failures)` when the last is over. Lock held; needs a disk tier."""
@@ -212,41 +224,83 @@ class Mover:
     # -- promotion -------------------------------------------------------------------------------------------------------
 
     def promote(self, entries: Sequence[BlockEntry]) -> Future[None]:
-        """Reads FILLING entries from disk; afterwards each is READY or gone. Called with the lock held, moves already raised."""
-        return self._submit(self._promote_now, entries)
+        """Brings FILLING entries from a page or from disk; afterwards each is READY or gone. Lock held, moves already raised."""
+        sources = [self._books.lend_page(entry.key) for entry in entries]
+        return self.submit(functools.partial(self._promote_now, sources=sources), entries)
 
     def verify(self, entries: Sequence[BlockEntry]) -> Future[None]:
         """Checks bytes that survived a restart in the arena; afterwards each is verified or lost. Moves already raised."""
-        return self._submit(self._verify_now, entries)
+        return self.submit(self._verify_now, entries)
 
-    def _submit(self, job: Callable[[list[BlockEntry]], None], entries: Sequence[BlockEntry]) -> Future[None]:
+    def submit(self, job: Callable[[list[BlockEntry]], None], entries: Sequence[BlockEntry]) -> Future[None]:
+        """Runs `job` on a promoter; readers of the entries wait for it."""
         future = self._promoters.submit(job, list(entries))
         for entry in entries:
             entry.promotion = future
         return future
 
-    def _promote_now(self, entries: list[BlockEntry]) -> None:
-        outcomes, records = self._read_disk(entries)
+    def run_soon(self, job: Callable[[], None]) -> Future[None]:
+        """Runs `job` on a promoter; it is cancelled when the store stops first. Raises RuntimeError once it has stopped."""
+        return self._promoters.submit(job)
+
+    def _promote_now(self, entries: list[BlockEntry], sources: Sequence[tuple[PageBooks, Page] | None]) -> None:
+        outcomes, records = self._read_lower(entries, sources)
+        from_pages = {entry for entry, source in zip(entries, sources, strict=True) if source is not None}
         came = [entry.key for entry, outcome in zip(entries, outcomes, strict=True) if outcome is GetOutcome.HIT]
         lost = [entry.key for entry, outcome in zip(entries, outcomes, strict=True) if outcome is not GetOutcome.HIT]
         with self._lock:
-            self._books.trail.note(What.PROMOTED, came, "read from disk, checksums agree", tier=TierName.HOST)
-            self._books.trail.note(What.LOST, lost, "the disk's copy could not be read or believed", tier=TierName.DISK)
+            source = "a page" if from_pages else "disk, checksums agree"
+            self._books.trail.note(What.PROMOTED, came, f"read from {source}", tier=TierName.HOST)
+            self._books.trail.note(
+                What.LOST, lost, "the copy could not be read or believed", tier=None if from_pages else TierName.DISK
+            )
+            for lent in sources:
+                if lent is not None:
+                    lent[0].end_move(lent[1])
             for entry, outcome, record in zip(entries, outcomes, records, strict=True):
                 entry.promotion = None
                 if entry.state is BlockState.LOST:  # deleted meanwhile, or a block before it was
-                    self._books.end_move(entry)
-                elif outcome is GetOutcome.HIT and record is not None:
-                    entry.record = _in_host_form(record)
+                    self._pass_on([entry])
+                elif outcome is GetOutcome.HIT and (record is not None or entry in from_pages):
+                    entry.record = None if record is None else _in_host_form(record)
                     entry.is_verified = True
                     self._books.became_readable(entry, BlockEvent.VERIFIED)
                     self._books.counters["promoted_bytes"] += entry.block_bytes
                     self._books.to_seal.append(entry)  # for the arena index; the move ends there
                 else:
-                    self._lose_disk_copy(entry, outcome)
+                    if entry in from_pages:
+                        self._books.lose_pages(entry)
+                    else:
+                        self._lose_disk_copy(entry, outcome)
                     self._books.lose_host(entry, MissReason.CHECKSUM)
-                    self._books.end_move(entry)
+                    self._pass_on([entry])
         self.kick()
+
+    def _read_lower(
+        self, entries: list[BlockEntry], sources: Sequence[tuple[PageBooks, Page] | None]
+    ) -> tuple[list[GetOutcome], list[BlockRecord | None]]:
+        """Fills the extents of entries, from the pages that were lent for some and from disk for the others."""
+        on_disk = [entry for entry, source in zip(entries, sources, strict=True) if source is None]
+        from_disk = iter(zip(*self._read_disk(on_disk), strict=True)) if on_disk else iter(())
+        outcomes: list[GetOutcome] = []
+        records: list[BlockRecord | None] = []
+        for entry, source in zip(entries, sources, strict=True):
+            outcome, record = next(from_disk) if source is None else (self.read_page(entry, *source), entry.record)
+            outcomes.append(outcome)
+            records.append(record)
+        return outcomes, records
+
+    def read_page(self, entry: BlockEntry, pool: PageBooks, page: Page) -> GetOutcome:
+        """Copies a page to the entry's extent; a block that has been sealed before is checked. No lock held."""
+        target = self._books.host.view(entry.placed_at())[: entry.block_bytes]
+        try:
+            pool.memory.read(pool.offset_of(page), target)
+        except Exception:
+            _log.exception("a page could not be read")
+            return GetOutcome.MISS
+        if entry.record is not None and self._checksum(target) != entry.record.checksum:
+            return GetOutcome.DAMAGED
+        return GetOutcome.HIT
 
     def _read_disk(self, entries: list[BlockEntry]) -> tuple[list[GetOutcome], list[BlockRecord | None]]:
         disk = self._books.disk
@@ -289,6 +343,14 @@ class Mover:
         if self.writer is not None:  # unreadable, or could not be set aside: what the books forget must not stay on disk
             self._books.to_unwrite.append(entry.key)
         self._books.lose_disk(entry.key, MissReason.CHECKSUM)
+
+
+def _is_decided(entry: BlockEntry) -> bool:
+    """Whether, once the job that asks is over, nobody is at work on the block who could still bring it to disk."""
+    if entry.is_on_disk or entry.state is BlockState.RESERVED:
+        return entry.is_on_disk
+    is_unsealed = entry.has_host_copy and entry.record is None
+    return entry.moves == 1 or not (is_unsealed or entry.state is BlockState.FILLING)
 
 
 def _finish(waiting: Sequence[Future[None]]) -> None:

@@ -31,7 +31,7 @@ class Readiness(StrEnum):
     WAIT = "wait"
     """A promotion or a verification is under way."""
     PROMOTE = "promote"
-    """Only the disk has it."""
+    """Only the disk, or a page, has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,26 @@ def is_written_through(durability: Durability) -> bool:
 
 
 def found_in(entry: BlockEntry) -> TierName:
-    """The tier that serves a held block now."""
-    return TierName.HOST if entry.has_host_copy else TierName.DISK
+    """The tier that serves a held block to readers of the host tier now."""
+    if entry.has_host_copy:
+        return TierName.HOST
+    return TierName.DEVICE if entry.num_device_copies else TierName.DISK
 
 
 def is_away(entry: BlockEntry) -> bool:
-    """Whether a held block has left the host tier's policy: on disk only, or on its way there."""
-    return entry.state in (BlockState.FREE, BlockState.EVICTING)
+    """Whether a held block is not the host policy's: it is elsewhere only, or on its way through the arena to the disk."""
+    return entry.state in (BlockState.FREE, BlockState.EVICTING) or (entry.state is BlockState.FILLING and entry.is_passing)
+
+
+def num_servable(entries: Sequence[BlockEntry]) -> int:
+    """How many leading blocks a reader of the host tier can be given.
+
+    One that lies in a page while a client is writing its host copy is not among them: its extent is the client's.
+    """
+    for idx, entry in enumerate(entries):
+        if entry.state is BlockState.RESERVED:
+            return idx
+    return len(entries)
 
 
 def readiness(entry: BlockEntry) -> Readiness:

@@ -1,7 +1,8 @@
 """Residency: the books of the host and the disk tier. Pure memory, always under the store's lock.
 
 It asks the policies who enters and who leaves, allocates and returns extents, pins and unpins, and keeps the lists of work for the
-mover (`to_seal`, `to_forget`, `to_demote`, `to_unwrite`). It does no I/O: bytes move in `tierkv.placement.mover`.
+mover (`to_seal`, `to_forget`, `to_demote`, `to_unwrite`). It does no I/O: bytes move in `tierkv.placement.mover`. Pages of devices
+have books of their own (`tierkv.placement.page_books`); here they count as copies, and go when their block leaves the index.
 
 Invariants: an extent returns to the allocator exactly once, when its block has left the index and neither a lease nor a move looks
 at it; a key in a policy is resident on that policy's tier; a victim is never pinned, reserved, filling or being moved; a block
@@ -22,7 +23,9 @@ from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import Extent, MissReason, TierName
 from tierkv.placement import planner
 from tierkv.placement.host_room import HostRoom
+from tierkv.placement.page_books import Page, PageBooks
 from tierkv.placement.retention import Retention
+from tierkv.placement.staging import RETRY, Staging, StagingFor
 from tierkv.policies.base import Cause, Policy, Shortfall
 from tierkv.tiers.base import Tier
 from tierkv.tiers.host import HostTier
@@ -48,8 +51,10 @@ class Residency:
         disk_policy: Policy[BlockKey] | None,
         is_disk_writable: Callable[[], bool],
         trail: Trail,
+        pools: Sequence[PageBooks] = (),
     ) -> None:
         self.index = index
+        self.pools = tuple(pools)
         self.host = host
         self.host_policy = host_policy
         self.disk = disk
@@ -61,6 +66,9 @@ class Residency:
         self.to_seal: list[BlockEntry] = []
         self.to_forget: set[BlockKey] = set()
         self.to_unwrite: list[BlockKey] = []
+        self.to_stage: list[Staging] = []
+        self.unstaged: dict[BlockKey, None] = {}
+        """Blocks of pages that the host tier is to have and does not: tried again now and then."""
         self._is_disk_writable = is_disk_writable
         self._room = HostRoom(host, host_policy, self._is_pinned_in_host, self._evict)
 
@@ -75,26 +83,60 @@ class Residency:
         placed, shortfall = self._room.enter(entries, head, Cause.SAVE, spent)
         for entry in entries[:placed]:
             entry.step(BlockEvent.RESERVE)
-        if shortfall is not Shortfall.CAP:
-            return placed
-        passing = entries[placed:]
-        is_disk_writable = self._is_disk_writable()
-        fate = "it goes straight to disk as far as there is room" if is_disk_writable else "it is not kept"
-        why = f"its request has added its share to a full tier; {fate}"
-        self.trail.note(What.PASSED_BY, [entry.key for entry in passing], why, tier=TierName.HOST)
-        if is_disk_writable:
-            extents = self._room.extents_for(passing)
-            for entry, extent in zip(passing, extents, strict=False):
-                entry.extent = extent
-                entry.is_passing = True
-                entry.step(BlockEvent.RESERVE)
-            placed += len(extents)
+        if shortfall is Shortfall.CAP:
+            placed += self._let_pass(entries[placed:], BlockEvent.RESERVE, "it is not kept")
         return placed
 
-    def bring_in(self, entries: Sequence[BlockEntry], head: Sequence[BlockEntry], cause: Cause) -> int:
-        """Blocks of one request that are on disk only, or on their way there, come back; returns how many leading ones do.
+    def stage(
+        self, entries: Sequence[BlockEntry], head: Sequence[BlockEntry], cause: Cause, *, spent: int = 0, is_noted: bool = True
+    ) -> int:
+        """Extents for the leading blocks of one request that only pages hold; FILLING afterwards. As `reserve`."""
+        placed, shortfall = self._room.enter(entries, head, cause, spent)
+        for entry in entries[:placed]:
+            entry.step(BlockEvent.PROMOTE)
+        if shortfall is Shortfall.CAP:
+            otherwise = "it stays on the device"
+            placed += self._let_pass(entries[placed:], BlockEvent.PROMOTE, otherwise, is_noted=is_noted)
+        return placed
 
-        Those on disk are FILLING afterwards, the others' demotion is cancelled. They and their head are pinned.
+    def stage_soon(self, entries: Sequence[BlockEntry], request: StagingFor = RETRY) -> None:
+        """Queues blocks that only pages hold to be copied to the host tier; kick the mover afterwards."""
+        for entry in entries:
+            lent = self.lend_page(entry.key)
+            assert lent is not None, entry.key.hex()
+            entry.moves += 1
+            self.to_stage.append(Staging(entry, *lent, request))
+            self.unstaged.pop(entry.key, None)
+
+    def stage_again(self) -> None:
+        """Queues what the host tier did not take before, where it could take something without letting anybody go."""
+        if not self.unstaged or not (self._is_disk_writable() or self.host_policy.used < self.host_policy.capacity):
+            return
+        known = [entry for key in self.unstaged if (entry := self.index.get(key)) is not None]
+        only_in_pages = [entry for entry in known if entry.is_only_in_pages]
+        self.unstaged = {entry.key: None for entry in only_in_pages}
+        self.stage_soon([entry for entry in only_in_pages if entry.moves == 0])
+
+    def _let_pass(self, passing: Sequence[BlockEntry], event: BlockEvent, otherwise: str, *, is_noted: bool = True) -> int:
+        """Extents on the way to disk for blocks that the host policy does not take; how many leading ones got one."""
+        is_disk_writable = self._is_disk_writable()
+        fate = "it goes straight to disk as far as there is room" if is_disk_writable else otherwise
+        why = f"its request has added its share to a full tier; {fate}"
+        if is_noted:
+            self.trail.note(What.PASSED_BY, [entry.key for entry in passing], why, tier=TierName.HOST)
+        if not is_disk_writable:
+            return 0
+        extents = self._room.extents_for(passing)
+        for entry, extent in zip(passing, extents, strict=False):
+            entry.extent = extent
+            entry.is_passing = True
+            entry.step(event)
+        return len(extents)
+
+    def bring_in(self, entries: Sequence[BlockEntry], head: Sequence[BlockEntry], cause: Cause) -> int:
+        """Blocks of one request that have left the host policy (`planner.is_away`) come back; returns how many leading ones do.
+
+        Those that no extent holds are FILLING afterwards, the others' demotion is cancelled. They and their head are pinned.
         """
         num_placed, _ = self._room.enter(entries, head, cause)
         cancelled: list[BlockKey] = []
@@ -103,6 +145,8 @@ class Residency:
                 entry.is_passing = False
                 self.became_readable(entry, BlockEvent.TOUCH)
                 cancelled.append(entry.key)
+            elif entry.state is BlockState.FILLING:  # on its way through the arena to the disk; now it stays
+                entry.is_passing = False
             else:
                 entry.step(BlockEvent.PROMOTE)
         self.counters["demotions_cancelled"] += len(cancelled)
@@ -142,18 +186,18 @@ class Residency:
         by_fate: dict[planner.Eviction, list[BlockKey]] = {}
         for entry, how in leaving:
             by_fate.setdefault(how, []).append(entry.key)
-        rule = _rule_of(self.host_policy)
+        rule = rule_of(self.host_policy)
         for how, keys in by_fate.items():
             self.counters[f"evictions_{how.value}"] += len(keys)
             what = What.DEMOTED if how is planner.Eviction.DEMOTE else What.EVICTED
             self.trail.note(what, keys, f"{rule}; {_FATES[how]}", tier=TierName.HOST)
 
     def finish_eviction(self, entry: BlockEntry) -> None:
-        """The host copy of an EVICTING block goes; its entry stays while the disk holds it."""
+        """The host copy of an EVICTING block goes; its entry stays while the disk or a page holds it."""
         entry.step(BlockEvent.EVICTED)
         entry.is_passing = False
         self._return_extent(entry)
-        if not entry.is_on_disk:
+        if not entry.is_held:
             self._leave(entry, MissReason.EVICTED)
 
     # -- holding and letting go ------------------------------------------------------------------------------------------
@@ -183,50 +227,77 @@ class Residency:
             entry.step(BlockEvent.PIN)
 
     def abandon(self, entry: BlockEntry, reason: MissReason | None) -> None:
-        """A RESERVED or FILLING block will not be completed: its extent returns, its entry stays only while the disk holds it."""
+        """A RESERVED or FILLING block will not be completed: its extent returns, its entry stays while the disk or a page holds it."""
         if not entry.is_passing:
             self.host_policy.on_remove(entry.key)
         entry.is_passing = False
         entry.step(BlockEvent.ABORT)
         self._return_extent(entry)
-        if not entry.is_on_disk:
+        if not entry.is_held:
             self._leave(entry, reason)
+        elif not entry.is_on_disk:
+            self.unstaged[entry.key] = None
 
     def lose_host(self, entry: BlockEntry, reason: MissReason | None) -> None:
         """The host copy is damaged or deleted: nobody finds it any more; the extent returns when nobody looks at it.
 
-        Where the disk still holds the block, a fresh entry takes its place.
+        Where the disk or a page still holds the block, a fresh entry takes its place.
         """
         is_current = self.index.is_current(entry)
         if is_current and entry.key in self.host_policy:
             self.host_policy.on_remove(entry.key)
         entry.step(BlockEvent.LOSE)
         entry.is_passing = False
-        if is_current and entry.is_on_disk:
-            self.index.replace(entry, _disk_entry_of(entry))
+        if is_current and (entry.is_on_disk or entry.num_device_copies):
+            self.index.replace(entry, _entry_without_host_copy(entry))
+            if not entry.is_on_disk:
+                self.unstaged[entry.key] = None
         elif is_current:
             self._leave(entry, reason)
         self._settle_lost(entry)
 
     def drop(self, entry: BlockEntry, reason: MissReason | None) -> None:
         """A held block goes from every tier, and with it everything that follows it."""
+        self.lose_pages(entry)
         if entry.is_on_disk:
             self.to_unwrite.append(entry.key)
         has_left = self.lose_disk(entry.key, reason)
         if not has_left and (entry.has_host_copy or entry.state is BlockState.FILLING):
             self.lose_host(entry, reason)
 
+    def lose_pages(self, entry: BlockEntry) -> None:
+        """No page is the block's place any more; who holds one keeps it."""
+        for pool in self.pools:
+            page = pool.page_of(entry.key)
+            if page is not None:
+                pool.forget(page)
+
+    def lend_page(self, key: BlockKey) -> tuple[PageBooks, Page] | None:
+        """A page that holds the whole block, for a job that reads it and ends with `PageBooks.end_move`; None where there is none."""
+        for pool in self.pools:
+            page = pool.page_of(key)
+            if page is not None and page.is_ready:
+                pool.begin_move(page)
+                return pool, page
+        return None
+
     def _leave(self, entry: BlockEntry, reason: MissReason | None) -> None:
         """Takes an entry out of the index; what follows it could never be found again, so that it goes too.
 
         A reserved block that follows stays until its client is done: its commit finds out (`tierkv.placement.saver`).
         """
+        self.lose_pages(entry)  # those that are being filled too
+        self.unstaged.pop(entry.key, None)
         self.index.remove(entry, reason)
         self.retention.forget(entry.key)
         if not self.index.chains.children(entry.key):
             return
         # Children before their parents, so that none has any left.
-        followers = [below for below in reversed(self.index.descendants(entry.key)) if below.state is not BlockState.RESERVED]
+        everything = self.index.descendants(entry.key)
+        followers = [below for below in reversed(everything) if below.state is not BlockState.RESERVED]
+        for below in everything:
+            if below.state is BlockState.RESERVED:
+                self.lose_pages(below)
         if reason is not None:
             why = "a block that they follow has left; nobody could find them without it"
             self.trail.note(What.EVICTED, [below.key for below in followers], why)
@@ -284,13 +355,13 @@ class Residency:
     def _lose_victims(self, victims: Sequence[BlockKey]) -> None:
         assert self.disk_policy is not None
         if victims:
-            self.trail.note(What.EVICTED, victims, _rule_of(self.disk_policy), tier=TierName.DISK)
+            self.trail.note(What.EVICTED, victims, rule_of(self.disk_policy), tier=TierName.DISK)
         for victim in victims:
             self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
         self.counters["disk_evictions"] += len(victims)
 
     def lose_disk(self, key: BlockKey, reason: MissReason | None, *, is_policy_informed: bool = False) -> bool:
-        """The disk no longer holds `key` (evicted, damaged, deleted). True where that was its last copy, and it has left the index."""
+        """The disk no longer holds `key` (evicted, damaged, deleted). True where nothing else did, and it has left the index."""
         if not is_policy_informed and self.disk_policy is not None and key in self.disk_policy:
             self.disk_policy.on_remove(key)
         entry = self.index.get(key)
@@ -298,7 +369,7 @@ class Residency:
             return True
         entry.was_on_disk |= entry.is_on_disk
         entry.is_on_disk = False
-        if entry.state is BlockState.FREE:
+        if entry.state is BlockState.FREE and not entry.is_held:
             self._leave(entry, reason)
             return True
         return False
@@ -311,11 +382,11 @@ class Residency:
             return True
         if entry.state is BlockState.FILLING:
             return True
-        if entry.state is not BlockState.FREE:
+        if entry.state is not BlockState.FREE or entry.num_device_copies:
             return False
-        # Nobody else has it: neither who reads it nor what follows it in the arena may be left behind.
+        # Nobody else has it: neither who reads it nor what follows it in the arena or on a device may be left behind.
         return (entry.pins > 0 or self.retention.is_retained(key)) or any(
-            child.state is not BlockState.FREE or not child.is_on_disk
+            child.state is not BlockState.FREE or not child.is_on_disk or child.num_device_copies > 0
             for below in self.index.chains.children(key)
             if (child := self.index.get(below)) is not None
         )
@@ -340,19 +411,32 @@ class Residency:
             self.disk_policy.check_integrity()
             unknown = [entry.key.hex() for entry in self.index if entry.is_on_disk and entry.key not in self.disk_policy]
             assert not unknown, unknown  # what no policy knows could never leave the disk
+        for pool in self.pools:
+            pool.check_integrity()
+        self._check_copies()
         for policy in (self.host_policy, *filter(None, [self.disk_policy])):
             gone = [key.hex() for key in policy if self.index.get(key) is None]
             assert not gone, gone  # what nobody holds could never be written again
 
+    def _check_copies(self) -> None:
+        """What the entries tell of their pages is what the books of the pages tell."""
+        if not self.pools:
+            return
+        for entry in self.index:
+            pages = [page for pool in self.pools if (page := pool.page_of(entry.key)) is not None]
+            assert entry.num_device_copies == sum(page.is_ready for page in pages), entry.key.hex()
+            assert entry.page_holds == sum(page.num_holds for page in pages), entry.key.hex()
+        assert all(self.index.get(key) is not None for key in self.unstaged)
 
-def _rule_of(policy: Policy[BlockKey]) -> str:
+
+def rule_of(policy: Policy[BlockKey]) -> str:
     """By what rule victims were chosen just now, for people."""
     state = policy.state()
     steering = f" (w {state.w:.2f})" if state.name == "arc-age" else f" (p {state.p:.0f})" if state.p else ""
     return f"{state.name}{steering}: the least wanted and what follows it, to make room"
 
 
-def _disk_entry_of(entry: BlockEntry) -> BlockEntry:
+def _entry_without_host_copy(entry: BlockEntry) -> BlockEntry:
     """What is left of a block whose host copy is lost."""
     return BlockEntry(
         key=entry.key,
@@ -360,7 +444,9 @@ def _disk_entry_of(entry: BlockEntry) -> BlockEntry:
         parent=entry.parent,
         block_bytes=entry.block_bytes,
         generation=entry.generation,
-        record=entry.record,
-        is_on_disk=True,
+        record=entry.record if entry.is_on_disk else None,
+        is_on_disk=entry.is_on_disk,
         durability=entry.durability,
+        num_device_copies=entry.num_device_copies,
+        page_holds=entry.page_holds,
     )

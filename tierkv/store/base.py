@@ -19,8 +19,13 @@ from tierkv.observe.recall import Recall
 from tierkv.observe.recorder import Recorder
 from tierkv.observe.snapshot import Observer
 from tierkv.placement.advice import Adviser
+from tierkv.placement.device_room import DeviceRoom
 from tierkv.placement.loader import Loader
 from tierkv.placement.mover import Mover
+from tierkv.placement.page_books import PageBooks
+from tierkv.placement.page_loader import PageLoader
+from tierkv.placement.page_mover import PageMover
+from tierkv.placement.page_saver import PageSaver
 from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
 from tierkv.placement.saver import Saver
@@ -70,6 +75,19 @@ class StoreBase:
             run_blocks=settings.promote_run_blocks,
             verify_every_hit=settings.verify_every_hit,
         )
+        self._page_mover = PageMover(lock=lock, residency=residency, mover=mover, requests=self._requests)
+        self._device_room = DeviceRoom(residency, self._page_mover)
+        self._page_loader = PageLoader(
+            lock=lock,
+            residency=residency,
+            loader=self._loader,
+            mover=self._page_mover,
+            room=self._device_room,
+            requests=self._requests,
+            run_blocks=settings.promote_run_blocks,
+        )
+        self._page_saver = PageSaver(residency=residency, requests=self._requests)
+        self._pool_of: dict[SessionId, PageBooks] = {}
         self._sessions = SessionTable(limit=limits.sessions)
         self._leases: HoldTable[Lease] = HoldTable(limit=limits.leases, noun="lease")
         self._saver = Saver(residency=residency, clock=clock, limits=limits, requests=self._requests, adviser=self._adviser)
@@ -93,7 +111,7 @@ class StoreBase:
         return session
 
     def close_session(self, session: SessionId) -> None:
-        """Releases its leases and takes back its reservations. A session that is not open is no error."""
+        """Releases its leases and takes back its reservations; its pages rest until `end_pages`. One that is not open is no error."""
         with self._lock:
             if not self._sessions.close(session):
                 return
@@ -133,8 +151,9 @@ class StoreBase:
         return self._namespaces.get(namespace_id)
 
     def policies(self) -> list[Policy[BlockKey]]:
-        """The policies at work, host first; for measurements."""
-        return [policy for policy in (self._books.host_policy, self._books.disk_policy) if policy is not None]
+        """The policies at work, host first, then the disk's, then the devices'; for measurements."""
+        policies = [self._books.host_policy, self._books.disk_policy, *(pool.policy for pool in self._books.pools)]
+        return [policy for policy in policies if policy is not None]
 
     # -- the arena, for shells -------------------------------------------------------------------------------------------
 

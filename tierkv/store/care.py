@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from tierkv.answers import VerifyReport
+from tierkv.index.entry import BlockEntry
+from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import StoreStats
 from tierkv.placement import planner
 from tierkv.placement.waiting import promised, resolved
@@ -39,7 +41,7 @@ class StoreCare(StoreBase):
         with self._lock:
             if self._mover.writer is None or self._is_closed:
                 return resolved(0)
-            dirty = [entry for entry in self._books.index if entry.has_host_copy and not entry.is_on_disk]
+            dirty = [entry for entry in self._books.index if can_be_written(entry) and not entry.is_on_disk]
             written: Future[int] = promised()
             self._mover.write_each(dirty, lambda failures: written.set_result(len(dirty) - failures))
             self._mover.writer.hurry()
@@ -76,6 +78,7 @@ class StoreCare(StoreBase):
                     self._notes.reservation_expired(reservation)
             self._saver.expire()
             self._adviser.tick()
+            self._books.stage_again()
             writer = self._mover.writer
             if writer is not None and (writer.owes_writes or writer.failure is not None) and writer.is_writable:
                 writer.owes_writes = False
@@ -95,6 +98,7 @@ class StoreCare(StoreBase):
     def start(self) -> None:
         """Starts the mover's threads; blocks that survived in the arena alone go on to disk where their namespace promises it."""
         self._mover.start()
+        self._page_mover.start()
         with self._lock:
             self._notes.recovered(list(self._books.index))
             for entry in self._books.index:
@@ -115,6 +119,7 @@ class StoreCare(StoreBase):
         self.flush().result()
         with self._lock:
             self._is_closed = True
+        self._page_mover.stop()
         self._mover.stop()
         self._on_close(discard_arena)
 
@@ -125,7 +130,14 @@ class StoreCare(StoreBase):
             pins: Counter[int] = Counter()
             for lease in self._leases:
                 pins.update(id(entry) for entry in lease.entries)
+            for session, pool in self._pool_of.items():
+                assert session in pool.users, session[:4]
             for entry in self._books.index:
                 assert entry.pins == pins[id(entry)], (entry.pins, entry.key.hex())
             self._saver.check_integrity()
             self.trail.check_integrity()
+
+
+def can_be_written(entry: BlockEntry) -> bool:
+    """Whether a block has bytes that could be brought to disk now: in the arena, or in a page from which they go there."""
+    return entry.has_host_copy or (entry.num_device_copies > 0 and entry.state is not BlockState.RESERVED)

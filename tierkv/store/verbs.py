@@ -16,7 +16,6 @@ from tierkv.answers import (
     CommitResult,
     Explanation,
     ReserveResult,
-    RunResult,
 )
 from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.entry import BlockEntry
@@ -27,10 +26,10 @@ from tierkv.model.outcomes import Durability, MissReason, PrefixMatch
 from tierkv.observe.explain import explain_key, explain_request
 from tierkv.placement import planner
 from tierkv.placement.waiting import after_all, promised
-from tierkv.store.care import StoreCare
+from tierkv.store.page_verbs import PageVerbs
 
 
-class TieredStore(StoreCare):
+class TieredStore(PageVerbs):
     """The store. Built by `tierkv.assemble`; `start` and `close` frame its life. Safe to call from several threads."""
 
     # -- save ------------------------------------------------------------------------------------------------------------
@@ -78,13 +77,6 @@ class TieredStore(StoreCare):
         self._mover.kick()
         return CommitResult(len(entries), durable)
 
-    def _unwritten_before(self, entries: Sequence[BlockEntry]) -> list[BlockEntry]:
-        """Blocks before those of one chain that the disk has not, whatever they were promised: without them no restart finds these."""
-        if not entries:
-            return []
-        before, own = self._books.index.ancestors(entries[-1].parent), set(entries)
-        return [entry for entry in before if entry.has_host_copy and not entry.is_on_disk and entry not in own]
-
     def abort(self, session: SessionId, reservation_id: int, keys: Sequence[BlockKey] | None = None) -> int:
         """Takes extents back unwritten; a reservation that is gone is no error."""
         with self._lock:
@@ -128,15 +120,6 @@ class TieredStore(StoreCare):
             run.done.add_done_callback(functools.partial(self._count_run_miss, namespace_id, run_keys, hints.request_id))
         self._mover.kick()
         return Acquisition(lease_id, held.tiers, extents, held.pending, held.miss, ttl_s)
-
-    def _count_run_miss(
-        self, namespace_id: NamespaceId, keys: Sequence[BlockKey], request_id: str, done: Future[RunResult]
-    ) -> None:
-        result = done.result()
-        if result.miss is not None:
-            with self._lock:
-                self._observer.count((), miss=result.miss, num_missed=1)
-                self._notes.missed(namespace_id, keys[result.num_blocks :], result.miss, request=request_id)
 
     def count_late(self, num_blocks: int) -> None:
         """A reader copied this many blocks and found their lease expired afterwards: they count as missed."""
@@ -183,7 +166,8 @@ class TieredStore(StoreCare):
             entries = [entry for key in keys if (entry := self._books.index.get(key)) is not None]
             for entry in entries:
                 if entry.is_busy:
-                    raise ConflictError("this block is leased or reserved; release it first", key=entry.key, state=entry.state)
+                    what = "this block is leased, held in a page, or reserved; release it first"
+                    raise ConflictError(what, key=entry.key, state=entry.state)
             return self._forget([entry for entry in entries if entry.namespace_id == namespace_id], "a client deleted them")
 
     def clear(self, namespace_id: NamespaceId) -> Future[int]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -112,4 +112,46 @@ class Tier(Protocol):
 
     def close(self) -> None:
         """Releases files and maps; may be called twice."""
+        ...
+
+
+class PoolMemory(Protocol):
+    """The memory of one device, for pages: raw bytes, no books (those are `tierkv.placement.page_books`). Safe to call from several threads.
+
+    The caller guarantees that what it writes is read by nobody at the same time, and the other way round.
+    """
+
+    device: str
+    memory_bytes: int
+    fd: int | None
+    """What another process maps it from, owned by the memory; None where it is mapped another way."""
+    degraded: str | None
+    """A sentence on what does not work now; None: all is well."""
+
+    def ipc_handle(self) -> bytes:
+        """What another process maps a CUDA device's memory from; empty elsewhere."""
+        ...
+
+    def view(self, offset: int, length: int) -> memoryview | None:
+        """A range as this process sees it, writable; None where the processor cannot."""
+        ...
+
+    def back(self, offset: int, length: int) -> bool:
+        """Sees to memory behind a range before anybody touches it; False where there is none to be had."""
+        ...
+
+    def read(self, offset: int, target: Buffer) -> None:
+        """Copies `len(target)` bytes from `offset` on into host memory. Blocks; holds no interpreter lock meanwhile."""
+        ...
+
+    def write(self, offset: int, source: Buffer) -> None:
+        """Copies `source` to `offset`. Blocks; holds no interpreter lock meanwhile."""
+        ...
+
+    def prefault(self, should_stop: Callable[[], bool]) -> None:
+        """Puts memory behind all of it, low to high; for a thread of its own."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of it; who has mapped it keeps it. May be called twice."""
         ...
