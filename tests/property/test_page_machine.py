@@ -60,9 +60,7 @@ class PageMachine(RuleBasedStateMachine):
         store_settings = StoreSettings(
             data_folder=self.folder / "data",
             host=HostSettings(memory_bytes=host_blocks * BLOCK_BYTES, folder=self.folder / "arena", prefault=False),
-            disk=DiskSettings(
-                capacity_bytes=3 * MIB if has_disk else 0, segment_bytes=MIB, direct_io=False, interval_s=0.0
-            ),
+            disk=DiskSettings(capacity_bytes=3 * MIB if has_disk else 0, segment_bytes=MIB, direct_io=False, interval_s=0.0),
             devices=(DeviceSettings("cpu", POOL_PAGES * BLOCK_BYTES),),
             policy=policy,
             durability=durability,
