@@ -33,6 +33,8 @@ from tierkv.errors import CapacityError, ClosedError, InternalError, InvalidRequ
 MAX_BODY_BYTES = 8 << 20
 GRACE_S = 5.0
 """What replies get to end when the server stops."""
+_LAST_WORDS_S = 1.0
+"""What a reply that was cut off gets to say so."""
 RETRY_AFTER_S = 1
 MAX_REQUEST_ID_CHARACTERS = 56
 """A store takes 64; the prompts of a request add their number."""
@@ -89,6 +91,10 @@ class EngineServer:
         self._metrics = ServerMetrics(engine.stats)
         self._started_at_s = self._now_s()
         self._runner: web.AppRunner | None = None
+        self._is_stopping = False
+        self._generations: set[_Generation] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     async def start(self) -> Address:
         """Returns the address it listens on. Raises UnavailableError when it is taken."""
@@ -100,7 +106,7 @@ class EngineServer:
         app.router.add_get("/v1/models/{name:.+}", self._one_model)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=GRACE_S)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_LAST_WORDS_S)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._address.host, self._address.port).start()
@@ -110,10 +116,16 @@ class EngineServer:
         return Address(*self._runner.addresses[0][:2])
 
     async def stop(self) -> None:
-        """Takes no more requests, waits a while for the replies at hand, and cancels the rest. May be called twice."""
+        """Takes no more requests, waits a while for the replies at hand, and cuts off the rest, which say so. May be called twice."""
+        self._is_stopping = True
         runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        if runner is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_idle.wait(), GRACE_S)
+        for generation in tuple(self._generations):
+            await generation.cut_off()
+        await runner.cleanup()
 
     @web.middleware
     async def _shaped(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -140,6 +152,8 @@ class EngineServer:
     async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not request.path.startswith("/v1/"):
             return await handler(request)
+        if self._is_stopping:
+            raise UnavailableError("the server is stopping")
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._api_key is not None and not hmac.compare_digest(shown.encode(errors="replace"), self._api_key.encode()):
             return _error_reply(401, "the API key is missing or wrong", code="invalid_api_key")
@@ -149,7 +163,7 @@ class EngineServer:
         return await handler(request)
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        return web.Response(status=503, text="stopping\n") if self._is_stopping else web.Response(text="ok\n")
 
     async def _expose(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.expose(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -200,6 +214,8 @@ class EngineServer:
     @contextlib.asynccontextmanager
     async def _generation(self, request_id: str, asked: Asked, prompts: list[list[int]]) -> AsyncIterator[_Generation]:
         generation = _Generation(asked.params.n, self._clock, self._metrics)
+        self._generations.add(generation)
+        self._is_idle.clear()
         try:
             for place, prompt in enumerate(prompts):
                 generation.add(
@@ -215,6 +231,9 @@ class EngineServer:
             yield generation
         finally:
             await generation.aclose()
+            self._generations.remove(generation)
+            if not self._generations:
+                self._is_idle.set()
 
     async def _stream(
         self,
@@ -258,6 +277,7 @@ class _Generation:
         self._metrics = metrics
         self._streams: list[TokenStream] = []
         self._num_tokens = 0
+        self._is_cut_off = False
         self._last_at_s: dict[int, float] = {}
         self._arrived_at_s = clock.monotonic_s()
 
@@ -286,12 +306,22 @@ class _Generation:
                     raise UnavailableError("the engine is stopping")
                 self._note(index, token)
                 yield index, token
+        if self._is_cut_off:
+            raise UnavailableError("the engine is stopping")
+
+    async def cut_off(self) -> None:
+        """Ends it before its time: its reader hears of it at the next token."""
+        self._is_cut_off = True
+        await self._end_streams()
 
     async def aclose(self) -> None:
         """Ends what has not ended."""
+        await self._end_streams()
+        self._metrics.note_usage(self.usage)
+
+    async def _end_streams(self) -> None:
         for stream in self._streams:
             await stream.aclose()
-        self._metrics.note_usage(self.usage)
 
     def _note(self, index: int, token: Token) -> None:
         if token.token_id < 0:

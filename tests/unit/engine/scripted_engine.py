@@ -62,15 +62,21 @@ class ScriptedEngine:
         self.requests.append(request)
         self.deadlines.append(deadline_s)
         self.was_asked.set()
-        mailbox = Mailbox()
-        for token in answer:
-            mailbox.put(token)
-        mailbox.deliver()
-        return TokenStream(request, mailbox, self._cancel)
+        mailbox = self.mailbox = Mailbox()
+        self.go_on(answer)
+        return TokenStream(request, mailbox, lambda: self._cancel(mailbox))
+
+    def go_on(self, tokens):
+        """Tokens of the last request."""
+        for token in tokens:
+            self.mailbox.put(token)
+        self.mailbox.deliver()
 
     def stats(self):
         return STATS
 
-    def _cancel(self):
+    def _cancel(self, mailbox):
         self.num_cancelled += 1
+        mailbox.put(Token(0, -1, "", finish_reason=FinishReason.CANCELLED))
+        mailbox.deliver()
         self.was_cancelled.set()

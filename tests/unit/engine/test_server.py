@@ -388,19 +388,40 @@ class TestGoingAway:
             metrics = await (await fetch(session, "GET", "/metrics")).text()
         assert 'tierkv_engine_http_requests_total{path="/v1/completions",status="499"} 1.0' in metrics
 
-    async def test_stopping_cancels_what_does_not_end(self, tokenizer, monkeypatch):
+    async def test_stopping_cuts_off_what_does_not_end_and_says_so(self, tokenizer, monkeypatch):
         monkeypatch.setattr(server_module, "GRACE_S", 0.05)
+        engine = ScriptedEngine(*[tokens_of("ab", finish_reason=None)] * 2)
+        server = EngineServer(engine, ServedModel("tiny", tokenizer), address=Address("127.0.0.1", 0))
+        async with openai.AsyncOpenAI(base_url=f"http://{await server.start()}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.completions.create(model="tiny", prompt="x", stream=True)
+            assert [(await anext(stream)).choices[0].text for _ in range(2)] == ["a", "b"]
+            whole = asyncio.create_task(client.completions.create(model="tiny", prompt="x"))
+            async with asyncio.timeout(5):
+                while len(engine.requests) < 2:
+                    engine.was_asked.clear()
+                    await engine.was_asked.wait()
+            await server.stop()
+            with pytest.raises(openai.APIError, match="stopping"):
+                await anext(stream)
+            with pytest.raises(openai.InternalServerError, match="stopping"):
+                await whole
+        await server.stop()
+        assert engine.num_cancelled == 2
+
+    async def test_stopping_lets_a_reply_end(self, tokenizer):
         engine = ScriptedEngine(tokens_of("ab", finish_reason=None))
         server = EngineServer(engine, ServedModel("tiny", tokenizer), address=Address("127.0.0.1", 0))
-        address = await server.start()
-        async with aiohttp.ClientSession() as session:
-            reply = await session.post(f"http://{address}/v1/completions", json={"prompt": "x", "stream": True})
-            assert await reply.content.readany()
-            await server.stop()
-            reply.close()
-            async with asyncio.timeout(5):
-                await engine.was_cancelled.wait()
-        await server.stop()
+        async with openai.AsyncOpenAI(base_url=f"http://{await server.start()}/v1", api_key="none", max_retries=0) as client:
+            stream = await client.completions.create(model="tiny", prompt="x", stream=True)
+            assert (await anext(stream)).choices[0].text == "a"
+            stopping = asyncio.create_task(server.stop())
+            # A connection that is still open asks for more.
+            with pytest.raises(openai.APIError):
+                await client.completions.create(model="tiny", prompt="x")
+            engine.go_on(tokens_of("c"))
+            assert [chunk.choices[0].text async for chunk in stream] == ["b", "c"]
+            await stopping
+        assert engine.num_cancelled == 0
 
 
 class TestRest:

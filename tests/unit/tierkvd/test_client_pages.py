@@ -144,8 +144,13 @@ async def test_released_pages_are_sent_and_nobody_waits(client, pages, pool):
 
 async def test_no_call_overtakes_a_release(rig, client, pages, pool, monkeypatch):
     order = []
+
+    def reserve(_, count):
+        order.append(count)
+        return []
+
     monkeypatch.setattr(rig.store, "release_pages", lambda _, released: order.append(released))
-    monkeypatch.setattr(rig.store, "reserve_pages", lambda _, count: order.append(count) or [])
+    monkeypatch.setattr(rig.store, "reserve_pages", reserve)
     for number in range(20):
         client.release_pages([number % NUM_PAGES])
         await asyncio.to_thread(client.reserve_pages, 1)

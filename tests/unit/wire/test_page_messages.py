@@ -60,8 +60,8 @@ def test_a_count_out_of_bounds_is_not_sent(count):
 
 
 def test_outcomes_are_told_run_by_run():
-    runs, numbers = [PageRun(KEYS[:2], [7, 8]), PageRun([], []), PageRun(KEYS[2:3], [9])], [1, 2, 3]
-    reply = pb.CommitPagesReply(outcomes=numbers)
+    runs = [PageRun(KEYS[:2], [7, 8]), PageRun([], []), PageRun(KEYS[2:3], [9])]
+    reply = pb.CommitPagesReply(outcomes=[pb.PAGE_OUTCOME_COMMITTED, pb.PAGE_OUTCOME_PRESENT, pb.PAGE_OUTCOME_REFUSED])
     assert page_messages.outcomes_of(runs, reply) == [(PageOutcome.COMMITTED, PageOutcome.PRESENT), (), (PageOutcome.REFUSED,)]
     with pytest.raises(DataError):
         page_messages.outcomes_of(runs[:2], reply)
