@@ -6,6 +6,7 @@ One session; a thread looks after expiries. Buffers are views of the arena, so n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -181,6 +182,7 @@ class EmbeddedStore:
         self._discard_arena = discard_arena
         self._timeout_s = timeout_s
         self._session = store.open_session("embedded")
+        self._pool_buffers: list[memoryview] = []
         self._housekeeper = Worker("tierkv-housekeeper", self._tidy, wait_s=lambda: _HOUSEKEEPING_S)
         self._housekeeper.start()
 
@@ -350,7 +352,10 @@ class EmbeddedStore:
         except UnavailableError:  # pages of another size are on their way down
             self.flush(timeout_s=timeout_s)
             view = self.tiered.open_pool(self._session, namespace_id, device)
-        return Pool(view.device, view.page_bytes, view.num_pages, self.tiered.pool_buffer(self._session), view.ipc_handle)
+        buffer = self.tiered.pool_buffer(self._session)
+        if buffer is not None:
+            self._pool_buffers.append(buffer)
+        return Pool(view.device, view.page_bytes, view.num_pages, buffer, view.ipc_handle)
 
     def reserve_pages(self, count: int, *, timeout_s: float | None = None) -> list[int]:
         del timeout_s  # answers at memory speed
@@ -382,6 +387,9 @@ class EmbeddedStore:
 
     def close(self) -> None:
         self._housekeeper.stop()
+        for buffer in self._pool_buffers:  # what is made of one, an array for example, keeps the memory mapped
+            with contextlib.suppress(BufferError):
+                buffer.release()
         self.tiered.close(discard_arena=self._discard_arena)
         self.tiered.end_pages(self._session)
 

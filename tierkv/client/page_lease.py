@@ -128,3 +128,13 @@ class ClientPageLease:
         if num_blocks < promised:
             self._on_short(promised - num_blocks, self._miss)
         return True
+
+
+def lease_of(reply: pb.AcquirePagesReply, *, left_s: Callable[[], float], on_short: _OnShort) -> ClientPageLease:
+    """The lease of an answer. Raises DataError where its numbers do not add up."""
+    tiers, num_pages = messages.tiers_of(reply.tiers), len(reply.pages)
+    is_whole = reply.num_ready == num_pages
+    if len(tiers) != num_pages or reply.num_ready > num_pages or is_whole != (reply.await_id == 0):
+        raise DataError("the daemon's lease makes no sense", pages=num_pages, tiers=len(tiers), ready=reply.num_ready)
+    miss = messages.miss_of(reply.miss)
+    return ClientPageLease(tuple(reply.pages), tiers, miss, reply.num_ready, left_s=left_s, on_short=on_short)

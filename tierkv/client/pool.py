@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from tierkv.client.address import LocalAddress
 from tierkv.client.link import Link, connected
-from tierkv.errors import ClosedError, DataError, InvalidRequestError, TierKVError
+from tierkv.errors import ClosedError, DataError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.mapping import ArenaMap
 from tierkv.model.keys import NamespaceId
 from tierkv.pages import Pool
@@ -35,7 +35,7 @@ class MappedPool:
 
     @property
     def is_alive(self) -> bool:
-        """Whether session and connection both stand, as far as anybody has told us, and nothing is held that we do not know of."""
+        """Whether session and connection both stand, as far as anybody has told us, and every call was answered."""
         return not self._is_given_up and self.link.is_alive and self._stands()
 
     def _stands(self) -> bool:
@@ -46,9 +46,23 @@ class MappedPool:
         except OSError:
             return False
 
-    def give_up(self) -> None:
-        """What the session holds is not known for certain any more: its pages return with the connection. The map stays."""
-        self._is_given_up = True
+    @contextlib.contextmanager
+    def given_up_on_failure(self) -> Iterator[None]:
+        """Around a call: where it has no answer, or one without sense, what the session holds is not known any more.
+
+        Its pages return with the connection then; the map stays.
+        """
+        try:
+            yield
+        except (UnavailableError, ClosedError, DataError):
+            self._is_given_up = True
+            raise
+
+    def checked(self, pages: Sequence[int]) -> Sequence[int]:
+        """Raises DataError for a page outside of the pool."""
+        if pages and max(pages) >= self.pool.num_pages:
+            raise DataError("the daemon named a page that the pool does not have", page=max(pages), pages=self.pool.num_pages)
+        return pages
 
     def close(self) -> None:
         """Ends connection and map; the pages return. May be called twice."""
@@ -65,9 +79,12 @@ class MappedPool:
         self._memory.close()
 
 
-def map_pool(link: Link, namespace_id: NamespaceId, device: str, block_bytes: int, left_s: Callable[[], float]) -> MappedPool:
+def map_pool(
+    link: Link, namespace_id: NamespaceId, device: str, block_bytes: int | None, left_s: Callable[[], float]
+) -> MappedPool:
     """Asks the daemon of `link` for the pool of `device` and maps it. Blocks until the deadline at most.
 
+    block_bytes — what pages must have room for, where it is known here.
     Raises as `PageStore.open_pool` does, and ClosedError, the link being dead then, where the daemon does not know the session.
     """
     if not isinstance(link.address, LocalAddress):
@@ -87,7 +104,7 @@ def map_pool(link: Link, namespace_id: NamespaceId, device: str, block_bytes: in
     buffer = None if memory is None else memory.view(0, offer.page_bytes * offer.num_pages)
     pool = Pool(device, offer.page_bytes, offer.num_pages, buffer, offer.ipc_handle)
     mapped = MappedPool(pool, link, connection, memory, pool_id=offer.pool_id)
-    if offer.page_bytes < block_bytes:
+    if block_bytes is not None and offer.page_bytes < block_bytes:
         mapped.close()
         raise DataError("the daemon's pages are smaller than a block", page_bytes=offer.page_bytes, block_bytes=block_bytes)
     return mapped

@@ -317,5 +317,6 @@ class Client(PageClient):
         if self._attachment.is_foreign:
             return
         self._releasing.cancel()
+        self._releasing_pages.cancel()
         self._attachment.close()
         self.close_pool()

@@ -1,56 +1,65 @@
-"""Attention over keys and values that lie in pages, and how they get there.
+"""Attention over keys and values that lie in pages: the pieces of work that a step is planned into (`plan`), each with `run`.
 
-A step is planned once and then run in every layer: which rows of the step's tokens go to which slots of which pages, and which rows
-look at which pages. Three kinds of work, each a small class with `run`:
+    start 0, several tokens    FirstChunk      its keys and values are the step's own rows; nothing is read from pages
+    anything else              GatheredRows    pages are gathered, then attended to: a chunk, or single tokens of several sequences
+    single tokens on a GPU     KernelDecodes   a kernel reads the pages in place
 
-    start 0, several tokens    FirstChunk     its keys and values are the step's own rows; nothing is read from pages
-    start > 0, several tokens  LaterChunk     pages [first, end) are gathered; a mask hides what lies behind each row
-    one token                  Decodes        sequences of similar length at once; query heads of one kv head are the rows
+Pages are gathered one layer at a time, into memory so small that it stays in the processor's cache until it is read: attention wants
+the keys of a sequence side by side, and this costs less than keeping a second copy of every sequence would.
 
-Pages are gathered into memory of one layer at a time that is used again and again, so it stays in the processor's cache: attention
-wants its keys side by side, and this costs less than keeping a second copy of every sequence would.
-
-Invariants: pages before a span are only read, so many sequences may share them; a row never looks past its own position; slots behind
-the end of a sequence hold zeros or its own old values, never another's bits (a mask cannot hide a NaN), because a page is cleared
-when it is begun.
+Query heads that share a kv head are rows of one matrix, in `GatheredRows`, so keys and values are read once for all of them and
+never repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-GATHER_BYTES = 4 << 20
-"""K and V of one layer that several decoding sequences may gather at once: the part of a core's cache that helps."""
-PADDING_RATIO = 1.25
-"""How much longer than the shortest the longest sequence of one group may be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Tokens [start, start + len(token_ids)) of one sequence, to be computed in this step; what lies before start is in pages already.
-
-    pages — the block table: pages[i] holds tokens [i·block_tokens, (i+1)·block_tokens); covers start + len(token_ids).
-    wants_logits — of the last token.
-    """
-
-    token_ids: Sequence[int]
-    start: int
-    pages: Sequence[int]
-    wants_logits: bool
-
-    @property
-    def end(self) -> int:
-        """Tokens of the sequence after this step."""
-        return self.start + len(self.token_ids)
-
-
 Rows = slice | torch.Tensor
 """Which tokens of the step: a run of them, or their indices."""
+
+
+class DecodeKernel(Protocol):
+    """Attention of one token of each sequence: see `tierkv.engine.triton_decode.paged_decode`."""
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        pages: torch.Tensor,
+        layer: int,
+        block_tables: torch.Tensor,
+        lengths: torch.Tensor,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerHeads:
+    """One layer's part of a step.
+
+    queries — (tokens, num_heads, head_dim), rotated; keys_values — (tokens, 2, num_kv_heads, head_dim) of the same tokens.
+    memory — (num_pages, num_layers, 2, num_kv_heads, block_tokens, head_dim), every page of the pool.
+    """
+
+    queries: torch.Tensor
+    keys_values: torch.Tensor
+    memory: torch.Tensor
+    layer_idx: int
+
+    @property
+    def pages(self) -> torch.Tensor:
+        """(num_pages, 2, num_kv_heads, block_tokens, head_dim): the layer's part of every page."""
+        return self.memory[:, self.layer_idx]
+
+    def gather(self, pages: torch.Tensor) -> torch.Tensor:
+        """Pages one behind the other: (2, num_kv_heads, len(pages) · block_tokens, head_dim)."""
+        return torch.index_select(self.pages.permute(1, 2, 0, 3, 4), 2, pages).flatten(2, 3)
 
 
 class Work(Protocol):
@@ -62,51 +71,31 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerHeads:
-    """One layer's part of a step.
-
-    queries — (tokens, num_heads, head_dim), rotated; keys_values — (tokens, 2, num_kv_heads, head_dim) of the same tokens.
-    pages — (num_pages, 2, num_kv_heads, block_tokens, head_dim), the layer's part of every page.
-    """
-
-    queries: torch.Tensor
-    keys_values: torch.Tensor
-    pages: torch.Tensor
-
-    def gather(self, pages: torch.Tensor) -> torch.Tensor:
-        """Pages one behind the other: (2, num_kv_heads, len(pages) · block_tokens, head_dim)."""
-        gathered = torch.index_select(self.pages.permute(1, 2, 0, 3, 4), 2, pages)
-        return gathered.flatten(2, 3)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class FirstChunk:
-    """A sequence's first tokens. mask — None for plain causal attention."""
+    """A sequence's first tokens. mask — (tokens, tokens), None for plain causal attention."""
 
     rows: slice
     mask: torch.Tensor | None
 
     def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
-        keys, values = heads.keys_values[self.rows].permute(1, 2, 0, 3)
-        output[self.rows] = _attend_many(heads.queries[self.rows], keys, values, self.mask)
+        queries, (keys, values) = heads.queries[self.rows], heads.keys_values[self.rows].permute(1, 2, 0, 3)
+        num_rows, num_heads, head_dim = queries.shape
+        num_kv_heads = keys.shape[0]
+        group = num_heads // num_kv_heads
+        # kv heads stand where a batch would, and each is seen by its group of query heads without being copied.
+        grouped = queries.reshape(num_rows, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
+        keys, values = (part.unsqueeze(1).expand(-1, group, -1, -1) for part in (keys, values))
+        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask, is_causal=self.mask is None)
+        output[self.rows] = attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LaterChunk:
-    """Tokens behind others that are in pages. pages — those that any row sees; mask — (rows, keys of those pages up to the end)."""
+class GatheredRows:
+    """As many tokens of each of several sequences, one sequence behind the other.
 
-    rows: slice
-    pages: torch.Tensor
-    mask: torch.Tensor
-
-    def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
-        keys, values = heads.gather(self.pages)[:, :, : self.mask.shape[1]]
-        output[self.rows] = _attend_many(heads.queries[self.rows], keys, values, self.mask)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decodes:
-    """One token each of several sequences. pages — (sequences · pages of the longest,); mask — (sequences, 1, 1, keys) or None."""
+    pages — (sequences · pages of the longest,): what any of the rows sees; num_keys — of the longest, from its first page here.
+    mask — (sequences, 1, tokens of each · group of query heads, num_keys), or None where all see all.
+    """
 
     rows: Rows
     num_sequences: int
@@ -116,120 +105,38 @@ class Decodes:
 
     def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
         _, num_heads, head_dim = heads.queries.shape
-        num_kv_heads = heads.pages.shape[2]
-        # Query heads of one kv head become rows of one small matrix, so keys and values are read once and never repeated.
-        queries = heads.queries[self.rows].reshape(self.num_sequences, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        num_kv_heads = heads.memory.shape[3]
+        per_head = (self.num_sequences, -1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        queries = heads.queries[self.rows].reshape(per_head).transpose(1, 2)
         gathered = heads.gather(self.pages).view(2, num_kv_heads, self.num_sequences, -1, head_dim)
         keys, values = gathered[:, :, :, : self.num_keys].transpose(1, 2)
-        attended = scaled_dot_product_attention(queries, keys, values, attn_mask=self.mask)
-        output[self.rows] = attended.reshape(self.num_sequences, num_heads, head_dim)
+        attended = scaled_dot_product_attention(queries.flatten(2, 3), keys, values, attn_mask=self.mask)
+        output[self.rows] = attended.view(queries.shape).transpose(1, 2).reshape(-1, num_heads, head_dim)
 
 
-def _attend_many(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Queries (rows, num_heads, head_dim), keys and values (num_kv_heads, keys, head_dim); (rows, num_heads, head_dim)."""
-    num_rows, num_heads, head_dim = queries.shape
-    num_kv_heads = keys.shape[0]
-    # kv heads stand where a batch would, and each is seen by its group of query heads without being copied.
-    group = num_heads // num_kv_heads
-    grouped = queries.reshape(num_rows, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
-    keys, values = (part.unsqueeze(1).expand(-1, group, -1, -1) for part in (keys, values))
-    attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, is_causal=mask is None)
-    return attended.permute(2, 0, 1, 3).flatten(1, 2)
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelDecodes:
+    """One token of each sequence. block_tables — (sequences, pages of the longest), lengths — (sequences,), both int32."""
+
+    kernel: DecodeKernel
+    rows: Rows
+    block_tables: torch.Tensor
+    lengths: torch.Tensor
+    window: int | None
+
+    def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
+        queries = heads.queries[self.rows]
+        scale = queries.shape[-1] ** -0.5
+        output[self.rows] = self.kernel(queries, heads.memory, heads.layer_idx, self.block_tables, self.lengths, scale, self.window)
 
 
-class Plan:
-    """Where the tokens of a step go, and what they look at.
-
-    positions — (tokens,), of each token in its sequence. windows — the windows that occur in the model's layers.
-    """
-
-    def __init__(
-        self,
-        spans: Sequence[Span],
-        *,
-        windows: Sequence[int | None],
-        block_tokens: int,
-        page_bytes: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self._block_tokens = block_tokens
-        self._layer_page_bytes = page_bytes
-        self._dtype = dtype
-        self._device = device
-        positions: list[torch.Tensor] = []
-        pages: list[torch.Tensor] = []
-        unfilled: list[int] = []
-        for span in spans:
-            assert len(span.pages) * block_tokens >= span.end and len(span.token_ids) > 0, "a span's pages must cover its tokens"
-            own = torch.arange(span.start, span.end)
-            positions.append(own)
-            pages.append(torch.tensor(span.pages)[own // block_tokens])
-            last = span.end // block_tokens
-            if span.end % block_tokens and span.start <= last * block_tokens:
-                unfilled.append(span.pages[last])
-        self.positions = torch.cat(positions).to(device)
-        self._pages = torch.cat(pages).to(device)
-        self._slots = self.positions % block_tokens
-        self._unfilled = torch.tensor(unfilled, device=device, dtype=torch.long)
-        self._works = {window: list(self._plan(spans, window)) for window in windows}
-
-    def clear(self, memory: torch.Tensor) -> None:
-        """Clears, in all layers, the pages that this step begins and does not fill; before the first `write`."""
-        if len(self._unfilled):
-            memory[self._unfilled] = 0
-
-    def write(self, heads: LayerHeads) -> None:
-        """Puts the step's keys and values into their pages."""
-        heads.pages.permute(0, 3, 1, 2, 4)[self._pages, self._slots] = heads.keys_values
-
-    def attend(self, heads: LayerHeads, window: int | None) -> torch.Tensor:
-        """(tokens, num_heads, head_dim). Everything that a row sees must have been written."""
-        output = torch.empty_like(heads.queries, memory_format=torch.contiguous_format)
-        for work in self._works[window]:
-            work.run(heads, output)
-        return output
-
-    def _plan(self, spans: Sequence[Span], window: int | None) -> list[Work]:
-        works: list[Work] = []
-        decodes: list[tuple[int, Span]] = []
-        row = 0
-        for span in spans:
-            rows = slice(row, row + len(span.token_ids))
-            row = rows.stop
-            if len(span.token_ids) == 1:
-                decodes.append((rows.start, span))
-            elif span.start == 0:
-                mask = None if window is None or window >= span.end else self._mask(span, 0, window)
-                works.append(FirstChunk(rows, mask))
-            else:
-                first = self._first_page(span.start, window)
-                table = torch.tensor(span.pages[first : self._last_page(span)], device=self._device)
-                works.append(LaterChunk(rows, table, self._mask(span, first * self._block_tokens, window)))
-        works.extend(self._decodes([one], window) for one in decodes)
-        return works
-
-    def _decodes(self, group: Sequence[tuple[int, Span]], window: int | None) -> Decodes:
-        ((row, span),) = group
-        first = self._first_page(span.start, window)
-        first_key = first * self._block_tokens
-        table = torch.tensor(span.pages[first : self._last_page(span)], device=self._device)
-        is_whole = window is None or first_key > span.start - window
-        mask = None if is_whole else self._mask(span, first_key, window)[None, None]
-        return Decodes(slice(row, row + 1), 1, table, span.end - first_key, mask)
-
-    def _first_page(self, position: int, window: int | None) -> int:
-        """Of the pages that a token at `position`, or any behind it, sees."""
-        return 0 if window is None else max(position - window + 1, 0) // self._block_tokens
-
-    def _last_page(self, span: Span) -> int:
-        return -(-span.end // self._block_tokens)
-
-    def _mask(self, span: Span, first_key: int, window: int | None) -> torch.Tensor:
-        """(tokens of the span, keys from first_key to the end): 0 where a token sees a key, -inf elsewhere."""
-        queries = torch.arange(span.start, span.end, device=self._device)[:, None]
-        keys = torch.arange(first_key, span.end, device=self._device)[None]
-        is_hidden = keys > queries
-        if window is not None:
-            is_hidden |= keys <= queries - window
-        return torch.zeros(is_hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(is_hidden, float("-inf"))
+def decode_kernel(device: torch.device) -> DecodeKernel | None:
+    """The kernel for a device; None on the CPU and where Triton is not installed."""
+    if device.type != "cuda":
+        return None
+    try:
+        module = importlib.import_module("tierkv.engine.triton_decode")
+    except ImportError:
+        return None
+    kernel: DecodeKernel = module.paged_decode
+    return kernel

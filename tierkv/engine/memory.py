@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+import numpy as np
 import torch
 
 from tierkv.engine.config import DTYPES
@@ -59,8 +60,9 @@ class PageMemory:
 def _map(pool: Pool, layout: Layout) -> torch.Tensor:
     dtype = DTYPES[layout.dtype]
     if pool.buffer is not None:
-        num_elements = pool.num_pages * pool.page_bytes // dtype.itemsize
-        return torch.frombuffer(pool.buffer, dtype=dtype, count=num_elements).view(pool.num_pages, *layout.shape)
+        # By way of numpy, which holds on to the buffer: memory that is still in use cannot be unmapped. torch.frombuffer lets go of it.
+        whole = np.frombuffer(pool.buffer, dtype=np.uint8, count=pool.num_pages * pool.page_bytes)
+        return torch.from_numpy(whole).view(dtype).view(pool.num_pages, *layout.shape)
     # Only an engine on such a device needs the module, and only there its imports succeed.
     cuda = importlib.import_module("tierkv.tiers.cuda")
     memory: torch.Tensor = cuda.map_ipc(pool.ipc_handle)

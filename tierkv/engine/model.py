@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
-from tierkv.engine.attention import LayerHeads, Plan, Span
+from tierkv.engine.attention import LayerHeads, decode_kernel
 from tierkv.engine.config import ModelConfig
 from tierkv.engine.memory import PageMemory
+from tierkv.engine.plan import Geometry, Plan, Span
 from tierkv.engine.weights import LayerWeights, LoadedModel
 from tierkv.errors import InvalidRequestError
 
@@ -29,6 +30,7 @@ class Transformer:
         self._device = loaded.weights.embedding.device
         self._inv_freq = torch.tensor(self.config.inv_freq, dtype=torch.float32, device=self._device)
         self._memory: PageMemory | None = None
+        self._geometry: Geometry | None = None
 
     def bind(self, memory: PageMemory) -> None:
         """Reads and writes pages of `memory` from now on; borrowed, and let go of by the next `bind`.
@@ -39,6 +41,15 @@ class Transformer:
         if memory.layout != expected:
             raise InvalidRequestError("these pages are cut for another model", shape=memory.layout.shape, expected=expected.shape)
         self._memory = memory
+        self._geometry = Geometry(
+            windows=frozenset(self.config.windows),
+            block_tokens=memory.block_tokens,
+            layer_page_bytes=memory.layout.block_bytes // self.config.num_layers,
+            group=self.config.num_heads // self.config.num_kv_heads,
+            dtype=self.config.torch_dtype,
+            device=self._device,
+            kernel=decode_kernel(self._device),
+        )
 
     @torch.inference_mode()
     def forward(self, spans: Sequence[Span]) -> torch.Tensor:
@@ -46,45 +57,36 @@ class Transformer:
 
         Returns float32 (number of spans that want logits, vocab_size), in the order of the spans.
         """
-        assert self._memory is not None and spans, "bind comes first, and a step has something to compute"
-        pages = self._memory.pages
-        plan = Plan(
-            spans,
-            windows=sorted(set(self.config.windows), key=str),
-            block_tokens=self._memory.block_tokens,
-            page_bytes=self._memory.layout.block_bytes // self.config.num_layers,
-            dtype=self.config.torch_dtype,
-            device=self._device,
+        assert self._memory is not None and self._geometry is not None and spans, (
+            "bind comes first, and a step has something to compute"
         )
-        plan.clear(pages)
+        memory = self._memory.pages
+        plan = Plan(spans, self._geometry)
+        plan.clear(memory)
         token_ids = torch.tensor([token_id for span in spans for token_id in span.token_ids], device=self._device)
         hidden = embedding(token_ids, self._weights.embedding)
         rotation = self._rotation(plan.positions)
         for idx, layer in enumerate(self._weights.layers):
-            hidden = self._attention(hidden, layer, plan, pages[:, idx], rotation, self.config.windows[idx])
+            heads = self._heads(hidden, layer, rotation)
+            own = LayerHeads(heads[:, : self.config.num_heads], self._keys_values(heads), memory, idx)
+            plan.write(own)
+            hidden = hidden + layer.output(plan.attend(own, self.config.windows[idx]).flatten(1))
             hidden = self._mlp(hidden, layer)
         return self._logits(hidden, spans)
 
-    def _attention(
-        self,
-        hidden: torch.Tensor,
-        layer: LayerWeights,
-        plan: Plan,
-        pages: torch.Tensor,
-        rotation: tuple[torch.Tensor, torch.Tensor],
-        window: int | None,
-    ) -> torch.Tensor:
-        config = self.config
-        heads = layer.qkv(self._normed(hidden, layer.attention_norm)).view(len(hidden), -1, config.head_dim)
-        num_rotated = config.num_heads + config.num_kv_heads
+    def _heads(self, hidden: torch.Tensor, layer: LayerWeights, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """(tokens, query heads, then key heads, then value heads, head_dim); queries and keys are rotated."""
+        num_heads, num_rotated = self.config.num_heads, self.config.num_heads + self.config.num_kv_heads
+        heads = layer.qkv(self._normed(hidden, layer.attention_norm)).view(len(hidden), -1, self.config.head_dim)
         if layer.q_norm is not None and layer.k_norm is not None:
-            heads[:, : config.num_heads] = self._normed(heads[:, : config.num_heads], layer.q_norm)
-            heads[:, config.num_heads : num_rotated] = self._normed(heads[:, config.num_heads : num_rotated], layer.k_norm)
+            heads[:, :num_heads] = self._normed(heads[:, :num_heads], layer.q_norm)
+            heads[:, num_heads:num_rotated] = self._normed(heads[:, num_heads:num_rotated], layer.k_norm)
         _rotate(heads[:, :num_rotated], rotation)
-        keys_values = heads[:, config.num_heads :].view(len(hidden), 2, config.num_kv_heads, config.head_dim)
-        own = LayerHeads(heads[:, : config.num_heads], keys_values, pages)
-        plan.write(own)
-        return hidden + layer.output(plan.attend(own, window).flatten(1))
+        return heads
+
+    def _keys_values(self, heads: torch.Tensor) -> torch.Tensor:
+        config = self.config
+        return heads[:, config.num_heads :].view(len(heads), 2, config.num_kv_heads, config.head_dim)
 
     def _mlp(self, hidden: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
         gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
@@ -97,6 +99,8 @@ class Transformer:
             end += len(span.token_ids)
             if span.wants_logits:
                 rows.append(end - 1)
+        if not rows:
+            return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
         wanted = hidden[torch.tensor(rows, dtype=torch.long, device=self._device)]
         return self._weights.head(self._normed(wanted, self._weights.norm)).float()
 

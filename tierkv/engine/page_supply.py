@@ -143,7 +143,14 @@ class PageSupply:
             self._stock = []
 
     def commit(self, keys: Sequence[BlockKey], pages: Sequence[int], parent: BlockKey | None, *, hints: Hints = NO_HINTS) -> None:
-        """Names full pages, which must not be written any more."""
+        """Names full pages, which must not be written any more. Those that are named already, because another sequence shares them,
+        are left out.
+        """
+        known = next((idx for idx, page in enumerate(pages) if page not in self._named), len(pages))
+        if known:
+            parent, keys, pages = keys[known - 1], keys[known:], pages[known:]
+        if not pages:
+            return
         self._named.update(pages)
         self._courier.commit(hints, PageRun(tuple(keys), tuple(pages), parent))
 

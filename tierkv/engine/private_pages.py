@@ -114,13 +114,12 @@ class PrivatePages:
         timeout_s: float | None = None,
     ) -> list[tuple[PageOutcome, ...]]:
         del hints, timeout_s  # nobody ranks what one process holds; answers at memory speed
-        self._namespace(namespace_id)
-        self._cut()
+        self._check_namespace(namespace_id)
         self._check_runs(runs)
         outcomes: list[tuple[PageOutcome, ...]] = []
         for run in runs:
-            parents = [run.parent, *run.keys[:-1]]
-            rows = zip(run.keys, run.pages, parents, strict=True)
+            parents = [run.parent, *run.keys]
+            rows = zip(run.keys, run.pages, parents, strict=False)
             outcomes.append(tuple(self._commit(key, page, parent) for key, page, parent in rows))
         return outcomes
 
@@ -128,10 +127,8 @@ class PrivatePages:
         self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, hints: Hints = NO_HINTS, timeout_s: float | None = None
     ) -> PrivateLease:
         del hints, timeout_s  # see commit_pages
-        self._namespace(namespace_id)
-        self._cut()
-        for key in keys:
-            block_key(key)
+        self._check_namespace(namespace_id)
+        _check_keys(keys)
         pages: list[int] = []
         for key in keys:
             block = self._blocks.get(key)
@@ -205,6 +202,11 @@ class PrivatePages:
             raise InvalidRequestError("this namespace is not registered here; register it first", namespace=namespace_id)
         return found
 
+    def _check_namespace(self, namespace_id: NamespaceId) -> None:
+        page_bytes, block_bytes = self._cut().page_bytes, self._namespace(namespace_id).layout.block_bytes
+        if page_bytes != block_bytes:
+            raise InvalidRequestError("the pool is cut for blocks of another size", page_bytes=page_bytes, block_bytes=block_bytes)
+
     def _cut(self) -> Pool:
         self._check_open()
         if self._pool is None:
@@ -216,8 +218,10 @@ class PrivatePages:
         for run in runs:
             if len(run.keys) != len(run.pages):
                 raise InvalidRequestError("a run has one page for each key", keys=len(run.keys), pages=len(run.pages))
+            _check_keys(run.keys)
+            if run.parent is not None:
+                block_key(run.parent)
             for key, page in zip(run.keys, run.pages, strict=True):
-                block_key(key)
                 if not 0 <= page < len(self._holds) or self._holds[page] == 0:
                     raise InvalidRequestError("this page is not held; reserve it first", page=page)
                 if page in seen:
@@ -252,3 +256,10 @@ class PrivatePages:
             self._idle.pop(gone, None)
             if self._holds[block.page] == 0:
                 self._free.append(block.page)
+
+
+def _check_keys(keys: Sequence[BlockKey]) -> None:
+    for key in keys:
+        block_key(key)
+    if len(set(keys)) != len(keys):
+        raise InvalidRequestError("a key stands once in a sequence", keys=len(keys), distinct=len(set(keys)))

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from tierkv.engine.attention import Span
+from tierkv.engine.model import Span
 from tierkv.engine.sampling import Sampled, SequenceSampler, sample
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import FinishReason, LiveSequence, Request, Slice, State, Token
@@ -95,11 +95,13 @@ class Runner:
         samplers: list[SequenceSampler] = []
         rows: list[int] = []
         counts: list[int] = []
+        num_rows = 0
         for piece in slices:
             own = _samplers(piece) if piece.wants_logits else []
-            rows += [sum(count > 0 for count in counts)] * len(own)
+            rows += [num_rows] * len(own)
             samplers += own
             counts.append(len(own))
+            num_rows += piece.wants_logits
         if len(rows) != logits.shape[0]:
             logits = logits[torch.tensor(rows, device=logits.device)]
         drawn = iter(sample(logits, samplers))

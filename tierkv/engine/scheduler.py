@@ -201,18 +201,27 @@ class Scheduler:
             best = self.waiting.best(now_s)
             assert best is not None
             level = self.waiting.level(best, now_s)
-            lowest = max(self.active(), key=lambda sequence: sequence.rank, default=None)
-            outranks = lowest is not None and lowest.level < level
-            if len(self.running) + len(self.loading) >= self._max_sequences:
-                if not outranks or lowest is None:
-                    return
-                self.preempt(lowest, now_s)
-            elif lowest is not None and not outranks and (self._is_tight or not self._may_begin(best)):
+            if not (self._find_slot(level, now_s) and self._may_begin(best, level)):
                 return
             self._load(best, level)
 
-    def _may_begin(self, sequence: LiveSequence) -> bool:
-        return self.supply.may_offer(self.pages_for(min(len(sequence.tokens), self._max_batch_tokens)))
+    def _find_slot(self, level: int, now_s: float) -> bool:
+        """Whether one more may run; who is outranked gives way."""
+        if len(self.running) + len(self.loading) < self._max_sequences:
+            return True
+        lowest = max(self.active(), key=lambda sequence: sequence.rank)
+        if lowest.level >= level:
+            return False
+        self.preempt(lowest, now_s)
+        return True
+
+    def _may_begin(self, sequence: LiveSequence, level: int) -> bool:
+        """Whether there are pages, or somebody who has to give up his own. Nobody else's are of use: he would be back at once."""
+        holders = [one.level for one in self.active() if _holds_pages(one)]
+        if not holders or min(holders) < level:
+            return True
+        needed = self.pages_for(min(len(sequence.tokens), self._max_batch_tokens))
+        return not self._is_tight and self.supply.may_offer(needed)
 
     def _load(self, sequence: LiveSequence, level: int) -> None:
         """Asks for the prefix that the store holds; the last token is always computed."""

@@ -17,24 +17,13 @@ from typing import Any
 import torch
 
 from tierkv.engine.config import DTYPES, ModelConfig
+from tierkv.engine.linear import Linear, linear
 from tierkv.errors import InvalidRequestError
 from tierkv.integrations.fingerprint import identity_of
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Linear:
-    """weight — (out, in); bias — (out,) or None."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """rows — (tokens, in); (tokens, out)."""
-        return torch.nn.functional.linear(rows, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +42,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """embedding — (vocab_size, hidden_size); head — (vocab_size, hidden_size), the embedding itself where they are tied."""
+    """embedding — (vocab_size, hidden_size); head — of the same shape, and of the same values where they are tied."""
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
@@ -105,8 +94,7 @@ def take_weights(module: Any, device: torch.device | str = "cpu") -> Weights:
         layers.append(_take_layer(decoder.layers[idx], device))
         decoder.layers[idx] = torch.nn.Identity()
     embedding = _moved(decoder.embed_tokens.weight, device)
-    is_tied = module.lm_head.weight is decoder.embed_tokens.weight
-    head = Linear(embedding, None) if is_tied else _joined([module.lm_head], device)
+    head = _joined([module.lm_head], device)
     return Weights(embedding, tuple(layers), _moved(decoder.norm.weight, device), head)
 
 
@@ -130,7 +118,7 @@ def _joined(parts: list[Any], device: torch.device | str) -> Linear:
     biases = [part.bias.detach() for part in parts if part.bias is not None]
     weight = torch.cat(weights) if len(weights) > 1 else weights[0]
     bias = (torch.cat(biases) if len(biases) > 1 else biases[0]) if biases else None
-    return Linear(weight.to(device), bias.to(device) if bias is not None else None)
+    return linear(weight.to(device), bias.to(device) if bias is not None else None)
 
 
 def _moved(weight: torch.Tensor, device: torch.device | str) -> torch.Tensor:

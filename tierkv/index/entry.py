@@ -58,6 +58,11 @@ class BlockEntry:
         return self.is_on_disk or self.has_host_copy or self.state is BlockState.FILLING or self.num_device_copies > 0
 
     @property
+    def is_only_in_pages(self) -> bool:
+        """Whether no tier but devices has the block, or is about to."""
+        return self.num_device_copies > 0 and self.state is BlockState.FREE and not self.is_on_disk
+
+    @property
     def is_evictable(self) -> bool:
         return self.state is BlockState.READY and self.moves == 0
 

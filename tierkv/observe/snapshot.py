@@ -50,6 +50,7 @@ class Observer:
         tiers.append(TierStats(TierName.HOST, books.host.capacity_bytes, books.host.used_bytes, host_blocks))
         if books.disk is not None:
             tiers.append(TierStats(TierName.DISK, books.disk.capacity_bytes, books.disk.used_bytes, disk_blocks))
+        of_pools = [pool.memory.degraded for pool in books.pools]
         return StoreStats(
             version=tierkv.__version__,
             uptime_s=self._clock.monotonic_s() - self._started_at_s,
@@ -60,7 +61,9 @@ class Observer:
             leases=leases,
             reservations=len(reservations),
             counters={**books.counters, **self._keeper.counters},
-            degraded=tuple(sentence for sentence in (disk_failure, books.host.degraded, *self._keeper.problems) if sentence),
+            degraded=tuple(
+                sentence for sentence in (disk_failure, books.host.degraded, *of_pools, *self._keeper.problems) if sentence
+            ),
             policies=tuple(self._policies()),
             write_budget_left_bytes=write_budget_left_bytes,
         )

@@ -83,8 +83,7 @@ class DeviceRoom:
 
 
 def _is_last_copy(entry: BlockEntry) -> bool:
-    has_other = entry.is_on_disk or entry.has_host_copy or entry.num_device_copies > 1
-    return not has_other and entry.state is BlockState.FREE
+    return entry.is_only_in_pages and entry.num_device_copies == 1
 
 
 def _choose(pool: PageBooks, count: int) -> list[BlockKey]:

@@ -158,11 +158,14 @@ class PageBooks:
                 self.release(session, number)
         self.users.discard(session)
 
-    def num_held(self, session: SessionId | None = None) -> int:
-        """Pages that a session holds (None: that anybody does)."""
-        if session is not None:
-            return len(self._held.get(session, ()))
-        return len({number for held in self._held.values() for number in held})
+    def holds_of(self, session: SessionId) -> dict[int, int]:
+        """Pages that a session holds, and how often. A copy."""
+        return dict(self._held.get(session, ()))
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anybody holds a page."""
+        return bool(self._held)
 
     def page(self, number: int) -> Page:
         return self._pages[number]

@@ -66,11 +66,11 @@ class PageLoader:
         books = self._books
         entries = books.index.match(namespace_id, keys)
         miss = books.index.miss_reason(keys[len(entries)]) if len(entries) < len(keys) else None
+        on_device = {entry.key for entry in entries if entry.key in pool.policy}
         places = self._hold_here(pool, session, entries)
         tiers = [TierName.DEVICE if entry in places else planner.found_in(entry) for entry in entries]
         in_host = {entry.key for entry in entries if not planner.is_away(entry) and entry.state is not BlockState.RESERVED}
-        num_here = len(places)
-        if num_here < len(entries):
+        if len(places) < len(entries):
             places.update(self._bring(pool, session, entries, places))
         num_held = _num_placed(entries, places)
         if num_held < len(entries):
@@ -79,7 +79,7 @@ class PageLoader:
                 if entry in places:
                     pool.release(session, places.pop(entry).number)
             del entries[num_held:]
-        self._note_access(pool, session, entries, tiers, in_host, request_id)
+        self._note_access(pool, session, entries, on_device, in_host, request_id)
         pages = [places[entry] for entry in entries]
         numbers = tuple(page.number for page in pages)
         return HeldPages(PageAcquisition(numbers, tuple(tiers[:num_held]), self._pending(pages), miss), entries)
@@ -147,17 +147,20 @@ class PageLoader:
         pool: PageBooks,
         session: SessionId,
         entries: Sequence[BlockEntry],
-        tiers: Sequence[TierName],
+        on_device: set[BlockKey],
         in_host: set[BlockKey],
         request_id: str,
     ) -> None:
-        """One access to each block on each tier that had it. What was brought in was counted by that."""
-        first = self._requests.first_accesses(session, request_id, [entry.key for entry in entries])
+        """One access to each block on each tier whose policy had it, and still has. What was brought in was counted by that."""
+        keys = [entry.key for entry in entries]
+        first = self._requests.first_accesses(session, request_id, keys)
         fresh = set(first)
-        here = [entry.key for entry, tier in zip(entries, tiers, strict=False) if tier is TierName.DEVICE and entry.key in fresh]
+        here = [key for key in keys if key in on_device and key in fresh]
         if here:
             pool.policy.on_access(here)
-        self._loader.note_access(entries, [entry.key for entry in entries if entry.key in in_host], first)
+        # Making room may have sent down host copies that the request did not need.
+        kept = [key for key in keys if key in in_host and key in self._books.host_policy]
+        self._loader.note_access(entries, kept, first)
 
     def _pending(self, pages: Sequence[Page]) -> tuple[PendingRun, ...]:
         """Runs of pages that wait for one copy."""

@@ -13,7 +13,6 @@ from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import SessionId
 from tierkv.model.hints import Hints
 from tierkv.model.keys import KEY_BYTES, BlockKey
-from tierkv.model.lifecycle import BlockState
 from tierkv.model.namespace import Namespace
 from tierkv.pages import PageOutcome, PageRun
 from tierkv.placement.page_books import Page, PageBooks
@@ -94,7 +93,7 @@ class PageSaver:
         saved.outcomes += [PageOutcome.REFUSED] * (len(run.keys) - len(saved.outcomes))
         for chain in plan_chains(saved.committed):
             self._requests.first_accesses(session, hints.request_id, [entry.key for entry in chain])
-        homeless = [entry for entry in saved.committed if _has_no_other_copy(entry)]
+        homeless = [entry for entry in saved.committed if entry.is_only_in_pages and entry.moves == 0]
         books.stage_soon(homeless, StagingFor(session, hints.request_id))
         return saved
 
@@ -128,8 +127,3 @@ class PageSaver:
         while above is not None and above != key:
             above = index.parent_of(above)
         return above is not None
-
-
-def _has_no_other_copy(entry: BlockEntry) -> bool:
-    """Whether only this device has the block, and nobody is about to copy it already."""
-    return entry.state is BlockState.FREE and not entry.is_on_disk and entry.moves == 0

@@ -99,19 +99,23 @@ class Residency:
             placed += self._let_pass(entries[placed:], BlockEvent.PROMOTE, otherwise, is_noted=is_noted)
         return placed
 
-    @property
-    def can_retry_staging(self) -> bool:
-        """Whether the host tier could take something more without letting anybody go."""
-        return bool(self.unstaged) and (self._is_disk_writable() or self.host_policy.used < self.host_policy.capacity)
-
     def stage_soon(self, entries: Sequence[BlockEntry], request: StagingFor = RETRY) -> None:
-        """Queues blocks that only pages hold to be copied to the host tier. Those that no page holds are left out; kick the mover."""
+        """Queues blocks that only pages hold to be copied to the host tier; kick the mover afterwards."""
         for entry in entries:
             lent = self.lend_page(entry.key)
-            if lent is not None:
-                entry.moves += 1
-                self.to_stage.append(Staging(entry, *lent, request))
-                self.unstaged.pop(entry.key, None)
+            assert lent is not None, entry.key.hex()
+            entry.moves += 1
+            self.to_stage.append(Staging(entry, *lent, request))
+            self.unstaged.pop(entry.key, None)
+
+    def stage_again(self) -> None:
+        """Queues what the host tier did not take before, where it could take something without letting anybody go."""
+        if not self.unstaged or not (self._is_disk_writable() or self.host_policy.used < self.host_policy.capacity):
+            return
+        known = [entry for key in self.unstaged if (entry := self.index.get(key)) is not None]
+        only_in_pages = [entry for entry in known if entry.is_only_in_pages]
+        self.unstaged = {entry.key: None for entry in only_in_pages}
+        self.stage_soon([entry for entry in only_in_pages if entry.moves == 0])
 
     def _let_pass(self, passing: Sequence[BlockEntry], event: BlockEvent, otherwise: str, *, is_noted: bool = True) -> int:
         """Extents on the way to disk for blocks that the host policy does not take; how many leading ones got one."""

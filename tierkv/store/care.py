@@ -78,9 +78,7 @@ class StoreCare(StoreBase):
                     self._notes.reservation_expired(reservation)
             self._saver.expire()
             self._adviser.tick()
-            if self._books.can_retry_staging:
-                unstaged = [self._books.index.get(key) for key in self._books.unstaged]
-                self._books.stage_soon([entry for entry in unstaged if entry is not None and entry.moves == 0])
+            self._books.stage_again()
             writer = self._mover.writer
             if writer is not None and (writer.owes_writes or writer.failure is not None) and writer.is_writable:
                 writer.owes_writes = False

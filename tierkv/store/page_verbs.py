@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from tierkv.answers import PageAcquisition, PageCommit, PoolView, RunResult
+from tierkv.answers import PageAcquisition, PageCommit, PoolFill, PoolView, RunResult
 from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import SessionId
@@ -31,6 +31,11 @@ class PageVerbs(StoreCare):
     def device_names(self) -> tuple[str, ...]:
         """The devices that have a pool."""
         return tuple(pool.device for pool in self._books.pools)
+
+    def pool_fill(self) -> tuple[PoolFill, ...]:
+        """What the pages of each pool are used for, at one moment."""
+        with self._lock:
+            return tuple(PoolFill(pool.device, pool.num_pages, pool.num_free, pool.num_idle) for pool in self._books.pools)
 
     def open_pool(self, session: SessionId, namespace_id: NamespaceId, device: str) -> PoolView:
         """The pool of `device`, cut into pages of the namespace's block size; a session opens one.
@@ -64,7 +69,7 @@ class PageVerbs(StoreCare):
                 page_bytes=page_bytes,
                 memory_bytes=pool.memory.memory_bytes,
             )
-        if pool.users - {session} or pool.num_held():
+        if pool.users - {session} or pool.is_in_use:
             raise ConflictError("the pool is in use with pages of another size", page_bytes=page_bytes, in_use=pool.page_bytes)
         self._device_room.empty(pool)
         if pool.num_free < pool.num_pages:
@@ -166,6 +171,12 @@ class PageVerbs(StoreCare):
         """Whether a session has a pool open, or has been closed and not ended there."""
         with self._lock:
             return session in self._pool_of
+
+    def page_holds(self, session: SessionId) -> dict[int, int]:
+        """Pages that a session holds, and how often; for tests and status."""
+        with self._lock:
+            pool = self._pool_of.get(session)
+            return {} if pool is None else pool.holds_of(session)
 
     # -- helpers ---------------------------------------------------------------------------------------------------------
 

@@ -125,6 +125,8 @@ class PoolMemory(Protocol):
     memory_bytes: int
     fd: int | None
     """What another process maps it from, owned by the memory; None where it is mapped another way."""
+    degraded: str | None
+    """A sentence on what does not work now; None: all is well."""
 
     def ipc_handle(self) -> bytes:
         """What another process maps a CUDA device's memory from; empty elsewhere."""

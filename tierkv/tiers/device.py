@@ -39,6 +39,7 @@ class SharedMemory:
         self.device = CPU
         self.memory_bytes = memory_bytes
         self.fd: int | None = os.memfd_create("tierkv-pages", os.MFD_CLOEXEC)
+        self.degraded: str | None = None
         self._lock = threading.Lock()
         self._is_backed = bytearray(-(-memory_bytes // _GRAIN_BYTES))
         try:
@@ -83,6 +84,7 @@ class SharedMemory:
             except OSError as error:
                 if error.errno not in _NO_MEMORY:
                     raise
+                self.degraded = "memory for the page pool ran out; give it less"
                 return False
         first, stop = offset // _GRAIN_BYTES, -(-end // _GRAIN_BYTES)
         self._is_backed[first:stop] = b"\1" * (stop - first)
@@ -104,6 +106,7 @@ class CudaMemory:
         self.device = device
         self.memory_bytes = memory_bytes
         self.fd: int | None = None
+        self.degraded: str | None = None
 
     def ipc_handle(self) -> bytes:
         handle: bytes = self._pool.ipc_handle()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tierkv.errors import InvalidRequestError
+from tierkv.errors import DataError, InvalidRequestError
 from tierkv.model.hints import Hints
 from tierkv.model.keys import BlockKey, NamespaceId
-from tierkv.pages import PageRun
+from tierkv.pages import PageOutcome, PageRun
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
-from tierkv.wire.messages import hints_message, pack_keys, unpack_keys, unpack_parent
+from tierkv.wire.messages import hints_message, pack_keys, page_outcomes_of, unpack_keys, unpack_parent
 
 _PAGE_LIMIT = 1 << 32
 
@@ -26,7 +26,8 @@ def commit_pages_request(pool_id: int, namespace_id: NamespaceId, runs: Sequence
     """Raises InvalidRequestError as `runs_of` does."""
     _check_runs([(len(run.keys), len(run.pages)) for run in runs])
     for run in runs:
-        check_pages(run.pages)
+        if run.pages and not 0 <= min(run.pages) <= max(run.pages) < _PAGE_LIMIT:
+            raise InvalidRequestError("a page is a number of the pool, from 0", lowest=min(run.pages), highest=max(run.pages))
     messages = [pb.PageRun(keys=pack_keys(run.keys), pages=run.pages, parent=run.parent or b"") for run in runs]
     return pb.CommitPagesRequest(pool_id=pool_id, namespace_id=namespace_id, runs=messages, hints=hints_message(hints))
 
@@ -47,10 +48,13 @@ def acquire_pages_request(
     return pb.AcquirePagesRequest(pool_id=pool_id, namespace_id=namespace_id, keys=pack_keys(keys), hints=hints_message(hints))
 
 
-def check_pages(pages: Sequence[int]) -> None:
-    """Raises InvalidRequestError for what is no number of a page."""
-    if pages and not 0 <= min(pages) <= max(pages) < _PAGE_LIMIT:
-        raise InvalidRequestError("a page is a number of the pool, from 0", lowest=min(pages), highest=max(pages))
+def outcomes_of(runs: Sequence[PageRun], reply: pb.CommitPagesReply) -> list[tuple[PageOutcome, ...]]:
+    """Run by run. Raises DataError where they do not fit the runs."""
+    outcomes = page_outcomes_of(reply.outcomes)
+    if len(outcomes) != sum(len(run.keys) for run in runs):
+        raise DataError("the daemon's answer does not fit the runs", outcomes=len(outcomes), runs=len(runs))
+    found = iter(outcomes)
+    return [tuple(next(found) for _ in run.keys) for run in runs]
 
 
 def released_pages_of(request: pb.ReleasePagesRequest) -> list[int]:

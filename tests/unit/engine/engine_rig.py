@@ -5,6 +5,7 @@ import zlib
 import numpy as np
 import torch
 
+from tierkv.engine.courier import Courier
 from tierkv.engine.page_supply import PageSupply
 from tierkv.engine.private_pages import PrivatePages
 from tierkv.engine.runner import Runner
@@ -86,10 +87,22 @@ class FakeModel:
         return torch.stack(logits) if logits else torch.zeros(0, VOCABULARY)
 
 
-class Rig:
-    """A scheduler over private pages and the fake model, a step at a time under a virtual clock."""
+class SlowCourier(Courier):
+    """Carries its batch when it is told to."""
 
-    def __init__(self, *, num_pages=16, max_batch_tokens=8, max_sequences=4, store=None, reserve_pages=0, **options):
+    is_inline = False
+
+    def _made(self):
+        pass
+
+
+class Rig:
+    """A scheduler over private pages and the fake model, a step at a time under a virtual clock.
+
+    is_slow — the store's answers come only when `carry` is called.
+    """
+
+    def __init__(self, *, num_pages=16, max_batch_tokens=8, max_sequences=4, store=None, reserve_pages=0, is_slow=False, **options):
         self.clock = ManualClock()
         self.model = FakeModel()
         self.store = store or PrivatePages(num_pages * LAYOUT.block_bytes)
@@ -98,6 +111,9 @@ class Rig:
         self.memory = FakeMemory(pool)
         self.model.bind(self.memory)
         self.supply = PageSupply(self.store, namespace.namespace_id, pool, reserve_pages=reserve_pages)
+        self.is_slow = is_slow
+        if is_slow:
+            self.supply._courier = SlowCourier(self.store, namespace.namespace_id, fence=None, notify=None)
         self.scheduler = Scheduler(
             self.supply,
             self.memory,
@@ -138,18 +154,24 @@ class Rig:
         self.check()
         return computed
 
+    def carry(self):
+        """The store answers."""
+        self.supply._courier._carry()
+
     def run(self, limit=10_000):
         """Steps until everybody has finished."""
         for _ in range(limit):
             if all(request.is_finished for request in self.requests):
                 return
             self.step()
+            self.carry()
         raise AssertionError("somebody never finishes")
 
     def check(self):
         self.scheduler.check_integrity()
         if isinstance(self.store, PrivatePages):
             self.store.check_integrity()
+        if isinstance(self.store, PrivatePages) and not self.is_slow:
             assert self.store.num_held == self.supply.num_owned + self.supply.num_stocked
 
     def text(self, request, choice=0):

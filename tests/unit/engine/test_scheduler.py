@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.engine.engine_rig import Rig, State, text_alone
+from tests.unit.engine.engine_rig import LAYOUT, Rig, State, text_alone
+from tests.unit.engine.fake_daemon import FakeDaemon
 from tierkv.engine.sequence import FinishReason
 
 
@@ -37,10 +38,11 @@ def test_everybody_gets_the_text_he_would_get_alone(data):
         max_sequences=data.draw(st.integers(1, 4)),
         reserve_pages=data.draw(st.integers(0, 2)),
         ageing_s=data.draw(st.sampled_from([0.05, 1.0, 30.0])),
+        is_slow=data.draw(st.booleans()),
     )
     ended = set()
     for _ in range(data.draw(st.integers(1, 40))):
-        action = data.draw(st.sampled_from(["add", "add", "step", "step", "step", "cancel", "pause"]))
+        action = data.draw(st.sampled_from(["add", "add", "step", "step", "step", "cancel", "pause", "carry"]))
         if action == "add":
             start = data.draw(st.sampled_from([0, 0, 1, 30]))
             length = data.draw(st.integers(1, 12))
@@ -59,9 +61,15 @@ def test_everybody_gets_the_text_he_would_get_alone(data):
             ended.add(request)
         elif action == "pause":
             rig.clock.advance(0.05)
+        elif action == "carry":
+            rig.carry()
         else:
             rig.step()
     rig.run()
+    for _ in range(2):  # what arrives for nobody goes back with the next batch
+        rig.supply.flush()
+        rig.carry()
+        rig.supply.poll(rig.clock.monotonic_s())
     for request in rig.requests:
         for choice in range(request.params.n):
             text = rig.text(request, choice)
@@ -264,3 +272,49 @@ def test_a_sequence_may_fill_the_pool_to_its_last_slot():
     # 12 slots, and the last token drawn needs none.
     assert len(request.prompt) + len(rig.text(request)) == 13
     assert rig.text(request) == text_alone(range(5), 8)
+
+
+def test_pages_on_their_way_leave_a_sequence_loading_while_others_run():
+    store = FakeDaemon(16 * LAYOUT.block_bytes)
+    rig = Rig(store=store)
+    rig.add(range(9), 2)
+    rig.run()
+    store.is_pending = True
+    loading = rig.add(range(9), 3)
+    store.is_pending, other = True, rig.add([50, 51], 4)
+    rig.step()
+    assert loading.choices[0].state is State.LOADING
+    for _ in range(3):
+        rig.step()
+    assert other.is_finished and loading.choices[0].state is State.LOADING
+    store.leases[0].settle(1)
+    rig.run()
+    assert rig.text(loading) == text_alone(range(9), 3)
+    assert loading.cached_tokens == 4 and loading.cached_tiers == ("host",)
+    assert rig.scheduler.num_copied_pages == 1
+
+
+def test_who_is_cancelled_while_loading_holds_nothing():
+    store = FakeDaemon(16 * LAYOUT.block_bytes)
+    rig = Rig(store=store)
+    rig.add(range(9), 2)
+    rig.run()
+    store.is_pending = True
+    loading = rig.add(range(9), 3)
+    rig.step()
+    assert store.inner.num_held == 2
+    rig.runner.end(loading, FinishReason.CANCELLED)
+    assert store.inner.num_held == 0
+    rig.check()
+
+
+def test_two_engines_that_wait_for_each_other_do_not_wait_for_ever():
+    store = FakeDaemon(8 * LAYOUT.block_bytes)
+    rigs = [Rig(store=store, max_batch_tokens=16), Rig(store=store, max_batch_tokens=16)]
+    requests = [rig.add(range(start, start + 10), 16) for rig, start in zip(rigs, (0, 50), strict=True)]
+    for _ in range(600):
+        for rig in rigs:
+            rig.step()
+    assert all(request.is_finished for request in requests)
+    assert rigs[0].text(requests[0]) == text_alone(range(10), 16)
+    assert rigs[1].text(requests[1]) == text_alone(range(50, 60), 16)

@@ -15,6 +15,7 @@ class FakePages:
         self.memory = os.memfd_create("pool")
         os.ftruncate(self.memory, MEMORY_BYTES)
         self.refusal = None
+        self.page_bytes = PAGE_BYTES
         self.opened, self.ended, self.committed, self.released = [], [], [], []
         self.commit = PageCommit([], None)
         self.acquisition = PageAcquisition((), (), (), None)
@@ -25,9 +26,8 @@ class FakePages:
         if self.refusal is not None:
             raise self.refusal
         self.opened.append((session, namespace_id, device))
-        if device == "cuda:0":
-            return PoolView(device, MEMORY_BYTES, PAGE_BYTES, MEMORY_BYTES // PAGE_BYTES, None, b"handle")
-        return PoolView(device, MEMORY_BYTES, PAGE_BYTES, MEMORY_BYTES // PAGE_BYTES, self.memory)
+        fd, handle = (None, b"handle") if device == "cuda:0" else (self.memory, b"")
+        return PoolView(device, MEMORY_BYTES, self.page_bytes, MEMORY_BYTES // self.page_bytes, fd, handle)
 
     def reserve_pages(self, session, count):
         return list(range(count))

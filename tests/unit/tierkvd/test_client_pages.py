@@ -18,6 +18,7 @@ from tierkv.client.address import LocalAddress, RemoteAddress
 from tierkv.client.verbs import Registration
 from tierkv.errors import ClosedError, ConflictError, DataError, InvalidRequestError, UnavailableError
 from tierkv.mapping import ArenaMap
+from tierkv.model.layout import Layout
 from tierkv.model.outcomes import MissReason, TierName
 from tierkv.pages import PageOutcome, PageRun
 from tierkv.wire._generated import tierkv_pb2 as pb
@@ -67,10 +68,11 @@ async def test_without_a_pool_every_verb_says_what_to_do(client):
     assert not client.pool_is_alive
 
 
-async def test_a_namespace_that_is_not_registered_opens_no_pool(client, pages):
-    with pytest.raises(InvalidRequestError, match="not registered"):
-        client.open_pool(bytes(32), "cpu")
-    assert pages.opened == []
+async def test_pages_smaller_than_a_block_are_refused(client, pages):
+    pages.page_bytes = PAGE_BYTES // 2
+    with pytest.raises(DataError, match="smaller than a block"):
+        await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
+    await eventually(lambda: len(pages.ended) == 1)
 
 
 async def test_a_client_on_another_machine_opens_no_pool():
@@ -136,9 +138,24 @@ async def test_a_wait_ends_with_its_time_and_the_pool_with_what_arrives(client, 
 async def test_released_pages_are_sent_and_nobody_waits(client, pages, pool):
     client.release_pages([4, 4, 2])
     client.release_pages([])
-    await eventually(lambda: pages.released == [[4, 4, 2]])
-    with pytest.raises(InvalidRequestError):
-        client.release_pages([-1])
+    client.release_pages([-1, NUM_PAGES, 7])
+    await eventually(lambda: pages.released == [[4, 4, 2], [7]])
+
+
+async def test_no_call_overtakes_a_release(rig, client, pages, pool, monkeypatch):
+    order = []
+
+    def reserve(_, count):
+        order.append(count)
+        return []
+
+    monkeypatch.setattr(rig.store, "release_pages", lambda _, released: order.append(released))
+    monkeypatch.setattr(rig.store, "reserve_pages", reserve)
+    for number in range(20):
+        client.release_pages([number % NUM_PAGES])
+        await asyncio.to_thread(client.reserve_pages, 1)
+    assert order[::2] == [[number % NUM_PAGES] for number in range(20)]
+    assert order[1::2] == [1] * 20
 
 
 async def test_closing_the_pool_ends_its_connection_and_not_the_session(rig, client, pages, pool):
@@ -159,17 +176,38 @@ async def test_closing_the_pool_ends_its_connection_and_not_the_session(rig, cli
 
 async def test_what_was_released_late_does_not_meet_the_next_pool(client, pages, pool):
     late = client._mapped
+    await asyncio.to_thread(client.close_pool)
     await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
-    client._releasing.send(late.link, "ReleasePages", pb.ReleasePagesRequest(pool_id=late.pool_id, pages=[5]))
+    client._releasing_pages.send(late.link, "ReleasePages", pb.ReleasePagesRequest(pool_id=late.pool_id, pages=[5]))
     await eventually(lambda: client.counters["release_failures"] == 1)
     assert pages.released == []
 
 
-async def test_opening_a_pool_again_ends_the_one_before(client, pages, pool):
-    await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
-    await eventually(lambda: len(pages.ended) == 1)
-    assert client.pool_is_alive
+async def test_opening_what_is_open_asks_nobody_and_keeps_what_is_held(client, pages, pool):
+    assert await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu") is pool
+    assert len(pages.opened) == 1
+
+
+async def test_another_size_replaces_the_pool_in_its_session(rig, client, pages, pool):
+    pages.page_bytes = 2 * PAGE_BYTES
+    wide = Layout((2 * PAGE_BYTES,), "uint8", 4)
+    namespace_id = (await asyncio.to_thread(client.register, IDENTITY, wide)).namespace_id
+    wider = await asyncio.to_thread(client.open_pool, namespace_id, "cpu")
+    assert (wider.page_bytes, wider.num_pages) == (2 * PAGE_BYTES, NUM_PAGES // 2)
+    await eventually(lambda: len(rig.pools) == 1)
+    assert await asyncio.to_thread(client.reserve_pages, 2) == [0, 1]
     assert len({session for session, *_ in pages.opened}) == 1
+    assert pages.ended == []
+
+
+async def test_a_refused_size_leaves_the_pool_that_is_open(client, pages, pool):
+    pages.refusal = ConflictError("pages of another size are held")
+    wide = Layout((2 * PAGE_BYTES,), "uint8", 4)
+    namespace_id = (await asyncio.to_thread(client.register, IDENTITY, wide)).namespace_id
+    with pytest.raises(ConflictError):
+        await asyncio.to_thread(client.open_pool, namespace_id, "cpu")
+    assert client.pool_is_alive
+    assert await asyncio.to_thread(client.reserve_pages, 2) == [0, 1]
 
 
 async def test_a_session_that_ends_takes_the_pool_and_leaves_the_memory(rig, client, pages, pool):
@@ -233,10 +271,14 @@ def acquire(client, timeout_s):
     return client.acquire_pages(NAMESPACE, KEYS, timeout_s=timeout_s)
 
 
-async def test_a_call_that_was_never_sent_leaves_the_pool(client, pool):
+async def test_a_pool_that_was_given_up_begins_anew_in_its_session(client, pages, pool):
     with pytest.raises(UnavailableError):
         client.reserve_pages(1, timeout_s=0)
+    assert not client.pool_is_alive
+    await asyncio.to_thread(client.open_pool, NAMESPACE, "cpu")
     assert client.pool_is_alive
+    assert pages.ended == [pages.opened[0][0]] == [pages.opened[1][0]]
+    assert client.counters["reattached"] == 0
 
 
 @pytest.mark.parametrize(

@@ -105,12 +105,41 @@ async def test_a_client_that_maps_anew_at_once_is_let_in(rig, pages, monkeypatch
         again.close()
 
 
-async def test_a_session_maps_one_pool_at_a_time(rig, pages):
+async def test_a_session_replaces_its_connection_and_keeps_what_it_holds(rig, pages):
     async with rig.session() as (_, metadata):
-        connection, _ = await rig.map_pool(metadata)
-        with connection, pytest.raises(InvalidRequestError, match="maps a pool already"):
+        first, offer = await rig.map_pool(metadata)
+        second, same = await rig.map_pool(metadata)
+        assert same == offer
+        with pytest.raises(InvalidRequestError, match="twice already"):
             await rig.map_pool(metadata)
-        assert len(pages.opened) == 1
+        first.close()
+        await eventually(lambda: len(rig.pools) == 1)
+        assert pages.ended == []
+        await reserve(rig, metadata, pool_id=offer.pool_id)
+        second.close()
+        await eventually(lambda: pages.ended == [metadata[0][1]])
+
+
+async def test_pages_of_another_size_are_another_pool(rig, pages):
+    async with rig.session() as (_, metadata):
+        first, offer = await rig.map_pool(metadata)
+        pages.page_bytes *= 2
+        second, wider = await rig.map_pool(metadata)
+        with first, second:
+            assert (wider.page_bytes, wider.pool_id) == (2 * offer.page_bytes, offer.pool_id + 1)
+            assert isinstance(await failure_of(reserve(rig, metadata, pool_id=offer.pool_id)), ConflictError)
+            await reserve(rig, metadata, pool_id=wider.pool_id)
+
+
+async def test_a_refusal_leaves_the_connection_that_stands(rig, pages):
+    async with rig.session() as (_, metadata):
+        connection, offer = await rig.map_pool(metadata)
+        with connection:
+            pages.refusal = ConflictError("pages of another size are held")
+            with pytest.raises(ConflictError):
+                await rig.map_pool(metadata)
+            await reserve(rig, metadata, pool_id=offer.pool_id)
+        await eventually(lambda: pages.ended == [metadata[0][1]])
 
 
 async def test_a_session_without_shared_memory_and_a_stranger_are_refused(rig, pages):

@@ -59,11 +59,12 @@ def test_a_count_out_of_bounds_is_not_sent(count):
         page_messages.reserve_pages_request(3, count)
 
 
-@pytest.mark.parametrize("pages", [[-1], [5, 2**32]])
-def test_what_is_no_page_is_not_sent(pages):
-    page_messages.check_pages([])
-    with pytest.raises(InvalidRequestError):
-        page_messages.check_pages(pages)
+def test_outcomes_are_told_run_by_run():
+    runs = [PageRun(KEYS[:2], [7, 8]), PageRun([], []), PageRun(KEYS[2:3], [9])]
+    reply = pb.CommitPagesReply(outcomes=[pb.PAGE_OUTCOME_COMMITTED, pb.PAGE_OUTCOME_PRESENT, pb.PAGE_OUTCOME_REFUSED])
+    assert page_messages.outcomes_of(runs, reply) == [(PageOutcome.COMMITTED, PageOutcome.PRESENT), (), (PageOutcome.REFUSED,)]
+    with pytest.raises(DataError):
+        page_messages.outcomes_of(runs[:2], reply)
 
 
 def test_a_call_releases_a_bounded_number_of_pages():
