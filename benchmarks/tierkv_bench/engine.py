@@ -35,6 +35,9 @@ STREAMS = 8
 CURVE_LENGTHS = (64, 128, 256, 512, 1024, 2048)
 """Of the picture."""
 SPARE_PAGES = 96
+"""Of the large pool: nothing that is measured there runs short."""
+SLACK_PAGES = 16
+"""Of the small one: what an engine keeps in stock, twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +189,10 @@ class _Story:
         return device, self._call("prefix", numbers=after, **lengths)
 
     def _small_pool(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """A pool that holds one and a half prompts: who is preempted sinks to the host tier, and what was asked before lies there."""
+        """A pool that holds little more than one prompt: who is preempted sinks to the host tier, and what was asked before lies there."""
         options = self._options
         self._say("a small pool: preempting a sequence and resuming it")
-        pages = 3 * options.pages(options.prefix_len) // 2
+        pages = options.pages(options.prefix_len + options.suffix_len) + SLACK_PAGES
         daemon = self._start_daemon("small", pages)
         self._open(daemon)
         resumed = self._call("preempt", prompt_len=options.prefix_len, new_tokens=24, rounds=options.rounds)
