@@ -123,6 +123,7 @@ class _Story:
             "decode": compared["decode"],
             "streams_8": streams["streams"],
             "device_hit_ttft": device["ratio"],
+            "device_hit_vs_held": device["held_ratio"],
             "engine_restart_ttft": restart["ratio"],
         }
         if options.profile is not None:
