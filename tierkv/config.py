@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tierkv.errors import InvalidRequestError
-from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
+from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes, total_memory_bytes
 from tierkv.model.outcomes import Durability
 from tierkv.settings import DeviceSettings, DiskSettings, HostSettings, LimitSettings, PolicyName, StoreSettings
 
@@ -267,6 +267,22 @@ def _read(source: str, texts: Mapping[str, object]) -> dict[str, object]:
     return values
 
 
+def _check_fits(devices: tuple[DeviceSettings, ...]) -> None:
+    """Raises InvalidRequestError for pools that the machine could not hold even if it were empty: taking their memory would end others.
+
+    Not compared with what is free: engines may still map the pool of an earlier daemon, until they open that of this one.
+    """
+    total_bytes = total_memory_bytes()
+    for device in devices:
+        if device.device == "cpu" and device.memory_bytes > total_bytes:
+            raise InvalidRequestError(
+                "the page pool is larger than the memory of this machine",
+                device=device.device,
+                memory_bytes=device.memory_bytes,
+                machine_bytes=total_bytes,
+            )
+
+
 def _as_given(name: str, text: object) -> object:
     """Numbers and lists of several (`SEVERAL`) as they are, everything else as text."""
     is_number = isinstance(text, int) and not isinstance(text, bool)
@@ -288,6 +304,7 @@ def _build(values: dict[str, object], environment: Mapping[str, str]) -> DaemonS
     host |= pick("prefault", folder="arena_folder", keep_on_stop="keep_arena")
     disk |= pick("direct_io", codec="disk_codec", interval_s="disk_interval", segment_bytes="segment_size")
     disk |= pick(write_budget_bytes_per_day="disk_write_budget")
+    _check_fits(values.get("device", ()))  # type: ignore[arg-type]  # read by its option
     limits = pick("trail_events", "trail_keys", lease_ttl_s="lease_ttl", reservation_ttl_s="reservation_ttl")
     store = StoreSettings(
         data_folder=data,

@@ -180,6 +180,7 @@ class TestMistakes:
             (["serve", "{tmp}"], "no config.json"),
             (["serve", "--host", "192.0.2.1"], "API key"),
             (["serve", "{model}", "--device", "warp"], "device='warp'"),
+            (["serve", "{model}", "--device", "cpu:7"], "no such device"),
             (["serve", "{model}", "--dtype", "int3"], "dtype='int3'"),
             (["serve", "{model}", "--private-memory", "1KiB"], "smaller than one page"),
             (["run", "x", "--model", "{model}", "--top-p", "2"], "top_p"),

@@ -218,6 +218,20 @@ def test_what_an_engine_committed_is_durable(daemon, options, tmp_path):
             store.open_pool(NAMESPACE, "cpu")
 
 
+def test_what_only_the_disk_has_is_brought_into_pages(daemon, options, tmp_path):
+    with engine_of(options) as engine:
+        engine.save(24)
+        engine.store.flush()
+    daemon.stop()
+    cold = dataclasses.replace(options, arena_folder=tmp_path / "another arena")
+    with start_daemon(cold, log=tmp_path / "log"), engine_of(options) as engine:
+        lease = engine.store.acquire_pages(NAMESPACE, KEYS)
+        assert (len(lease.pages), set(lease.tiers)) == (24, {TierName.DISK})
+        assert lease.wait() == lease.num_ready == 24
+        assert [bytes(engine.view(page)) for page in lease.pages] == [content_of(key) for key in KEYS]
+        assert engine.acquire(24) == [list(lease.pages), ["device"] * 24, 24]
+
+
 def test_a_client_that_closes_gives_its_pages_back_though_a_forked_child_lives(daemon, options, engine):
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(engine_of(options))

@@ -172,28 +172,17 @@ def _check_reachable(address: Address, api_key: str | None) -> None:
         raise InvalidRequestError("an address that others can reach needs an API key, or listen on 127.0.0.1", host=address.host)
 
 
-def _check_device(device: str) -> None:
-    """Before a model is read for a device that is not there."""
-    import torch
-
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise InvalidRequestError("a device looks like cpu or cuda:0", device=device) from error
-    if kind not in {"cpu", "cuda"} or (kind == "cuda" and not torch.cuda.is_available()):
-        raise InvalidRequestError("this machine has no such device, or torch was built without it", device=device)
-
-
 @contextlib.contextmanager
 def _opened(choice: _ModelChoice, settings: dict[str, Any]) -> Iterator[tuple[Engine, Path]]:
     """A running engine and where its model is."""
     _need_extras()
     from tierkv.demo.model import bundled_model_folder
+    from tierkv.engine.device import check_device
     from tierkv.engine.engine import EngineSettings, open_engine
     from tierkv.wire.addresses import default_run_folder
 
     checked = EngineSettings(**settings)
-    _check_device(checked.device)
+    check_device(checked.device)
     with progress_console().status("loading the model") as status:
         folder = choice.model or bundled_model_folder(status.update)
         daemon = str(default_run_folder()) if choice.daemon == DEFAULT_DAEMON else choice.daemon

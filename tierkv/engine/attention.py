@@ -14,6 +14,7 @@ never repeated.
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,18 +40,34 @@ class DecodeKernel(Protocol):
     ) -> torch.Tensor: ...
 
 
+class Room:
+    """Memory that pages are gathered into, again and again: memory that is new to a process costs more than the copy into it."""
+
+    def __init__(self) -> None:
+        self._whole: torch.Tensor | None = None
+
+    def take(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """A tensor of `shape`, of the dtype and on the device of `like`, content undefined; the one taken before it is over."""
+        size = math.prod(shape)
+        if self._whole is None or len(self._whole) < size:
+            self._whole = like.new_empty(size)
+        return self._whole[:size].view(shape)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerHeads:
     """One layer's part of a step.
 
     queries — (tokens, num_heads, head_dim), rotated; keys_values — (tokens, 2, num_kv_heads, head_dim) of the same tokens.
     memory — (num_pages, num_layers, 2, num_kv_heads, block_tokens, head_dim), every page of the pool.
+    room — for the pages that are gathered.
     """
 
     queries: torch.Tensor
     keys_values: torch.Tensor
     memory: torch.Tensor
     layer_idx: int
+    room: Room
 
     @property
     def pages(self) -> torch.Tensor:
@@ -58,8 +75,10 @@ class LayerHeads:
         return self.memory[:, self.layer_idx]
 
     def gather(self, pages: torch.Tensor) -> torch.Tensor:
-        """Pages one behind the other: (2, num_kv_heads, len(pages) · block_tokens, head_dim)."""
-        return torch.index_select(self.pages.permute(1, 2, 0, 3, 4), 2, pages).flatten(2, 3)
+        """Pages one behind the other: (2, num_kv_heads, len(pages) · block_tokens, head_dim), until the next call."""
+        source = self.pages.permute(1, 2, 0, 3, 4)
+        gathered = self.room.take((*source.shape[:2], len(pages), *source.shape[3:]), source)
+        return torch.index_select(source, 2, pages, out=gathered).flatten(2, 3)
 
 
 class Work(Protocol):

@@ -111,7 +111,14 @@ class Engine:
         self.close()
 
     def start(self) -> None:
-        """Opens the pool and starts the thread. Raises InvalidRequestError where the store has no pages for this model and device."""
+        """Opens the pool and starts the thread; one that runs already goes on.
+
+        Raises InvalidRequestError where the store has no pages for this model and device, and ClosedError after `close`.
+        """
+        if self._thread is not None:
+            return
+        if self._is_stopping:
+            raise ClosedError("the engine was closed; make another")
         if self.settings.num_threads is not None:
             torch.set_num_threads(self.settings.num_threads)
         ground = self._grounds.open(self._clock.monotonic_s())

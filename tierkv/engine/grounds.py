@@ -154,12 +154,15 @@ class Grounds:
             ground.supply.start()
 
     def _try(self, now_s: float) -> None:
-        if now_s < self._next_try_s or (self._attempt is not None and self._attempt.is_alive()):
-            return
-        self._next_try_s = now_s + self._retry_s
-        # Connecting may take seconds, and the steps go on meanwhile.
-        self._attempt = threading.Thread(target=self._ask, name="tierkv-engine-connect", daemon=True)
-        self._attempt.start()
+        if self._attempt is not None:
+            # What it found is used before anybody asks again: opening the pool once more would end the one that was opened.
+            if not self._attempt.is_alive():
+                self._attempt = None
+        elif now_s >= self._next_try_s:
+            self._next_try_s = now_s + self._retry_s
+            # Connecting may take seconds, and the steps go on meanwhile.
+            self._attempt = threading.Thread(target=self._ask, name="tierkv-engine-connect", daemon=True)
+            self._attempt.start()
 
     def _ask(self) -> None:
         assert self._connect is not None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
 
-from tierkv.engine.attention import LayerHeads, decode_kernel
+from tierkv.engine.attention import LayerHeads, Room, decode_kernel
 from tierkv.engine.config import ModelConfig
 from tierkv.engine.memory import PageMemory
 from tierkv.engine.plan import Geometry, Plan, Span
@@ -31,6 +31,7 @@ class Transformer:
         self._inv_freq = torch.tensor(self.config.inv_freq, dtype=torch.float32, device=self._device)
         self._memory: PageMemory | None = None
         self._geometry: Geometry | None = None
+        self._room = Room()
 
     def bind(self, memory: PageMemory) -> None:
         """Reads and writes pages of `memory` from now on; borrowed, and let go of by the next `bind`.
@@ -68,7 +69,7 @@ class Transformer:
         rotation = self._rotation(plan.positions)
         for idx, layer in enumerate(self._weights.layers):
             heads = self._heads(hidden, layer, rotation)
-            own = LayerHeads(heads[:, : self.config.num_heads], self._keys_values(heads), memory, idx)
+            own = LayerHeads(heads[:, : self.config.num_heads], self._keys_values(heads), memory, idx, self._room)
             plan.write(own)
             hidden = hidden + layer.output(plan.attend(own, self.config.windows[idx]).flatten(1))
             hidden = self._mlp(hidden, layer)

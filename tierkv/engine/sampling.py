@@ -29,7 +29,7 @@ MAX_LOGPROBS = 20
 _UNIFORM_BITS = 52
 """One less than a float64 holds, so that a uniform number times a sum is below the sum after rounding too."""
 _NUCLEUS_HEAD = 1024
-"""Candidates looked at before top-p sorts the whole vocabulary; they nearly always hold its mass, at a tenth of the time."""
+"""Candidates that top-p looks at before it sorts a row's whole vocabulary, at a ninth of the time; a flat row needs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +187,18 @@ def _keep_top_p(scores: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """The likeliest tokens before which less than top_p of the mass lies; what is exactly as likely as the last of them stays too."""
     probabilities = scores.softmax(dim=-1)
     head = probabilities.topk(min(_NUCLEUS_HEAD, scores.shape[-1])).values
-    if bool((head.sum(dim=-1, keepdim=True) < top_p).any()):
-        head = probabilities.sort(dim=-1, descending=True).values
-    mass = head.double().cumsum(dim=-1)
+    lowest = _last_of_nucleus(head, top_p)
+    flat = (head.sum(dim=-1) < top_p[:, 0]).nonzero()[:, 0]
+    if len(flat):
+        lowest[flat] = _last_of_nucleus(probabilities[flat].sort(dim=-1, descending=True).values, top_p[flat])
+    return scores.masked_fill(probabilities < lowest, -math.inf)
+
+
+def _last_of_nucleus(falling: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """falling — (rows, any), probabilities in falling order; (rows, 1), the smallest that stays."""
+    mass = falling.cumsum(dim=-1, dtype=torch.float64)
     num_kept = 1 + (mass[:, :-1] < top_p).sum(dim=-1, keepdim=True)
-    return scores.masked_fill(probabilities < head.gather(-1, num_kept - 1), -math.inf)
+    return falling.gather(-1, num_kept - 1)
 
 
 def _keep_min_p(scores: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
@@ -213,7 +220,7 @@ def _penalised(logits: torch.Tensor, samplers: Sequence[SequenceSampler]) -> tor
 
 
 def _draw(scores: torch.Tensor, samplers: Sequence[SequenceSampler]) -> torch.Tensor:
-    mass = scores.double().softmax(dim=-1).cumsum(dim=-1)
+    mass = scores.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
     uniform = torch.tensor([sampler.uniform() for sampler in samplers], device=scores.device, dtype=torch.float64)[:, None]
     # The first token whose cumulative mass is above the mark: one without mass is never the first.
     drawn = torch.searchsorted(mass, uniform * mass[:, -1:], right=True)

@@ -28,6 +28,7 @@ from tierkv.placement.disk_writer import DiskWriter
 from tierkv.placement.page_books import Page, PageBooks
 from tierkv.placement.planner import is_written_through
 from tierkv.placement.residency import Residency
+from tierkv.placement.staging import NEEDED
 from tierkv.placement.waiting import Countdown, promised
 from tierkv.placement.worker import Worker
 from tierkv.settings import StoreSettings
@@ -170,7 +171,7 @@ class Mover:
             entry.moves += 1
             self.writer.enqueue([entry])
         else:
-            self._books.stage_soon([entry])
+            self._books.stage_soon([entry], NEEDED)
 
     def write_each(self, entries: Sequence[BlockEntry], finish: Callable[[int], None]) -> None:
         """Writes blocks with host copies to disk; `finish(failures)` when the last is over. Lock held; needs a disk tier."""

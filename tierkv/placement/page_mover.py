@@ -23,7 +23,7 @@ from tierkv.placement.page_books import Page, PageBooks
 from tierkv.placement.planner import plan_chains
 from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
-from tierkv.placement.staging import RETRY, Staging
+from tierkv.placement.staging import NEEDED, Claim, Staging, StagingFor
 from tierkv.placement.waiting import promised
 from tierkv.placement.worker import Worker
 from tierkv.policies.base import Cause
@@ -67,7 +67,7 @@ class PageMover:
             pool.leave(page)
             pool.begin_move(page)
             entry.moves += 1
-            self._admitted.append(Staging(entry, pool, page, RETRY))
+            self._admitted.append(Staging(entry, pool, page, NEEDED))
         if placed:
             self._promise(chain[:placed])
             self._stager.kick()
@@ -111,16 +111,26 @@ class PageMover:
         entries = [staging.entry for staging in part if books.index.is_current(staging.entry)]
         if len(entries) < len(part):
             return 0  # making room for an earlier chain took them along
-        spent = books.host_policy.capacity if request.is_retry else 0
-        if request.session is not None:
-            spent = self._requests.spent(request.session, request.request_id)
-        head = books.index.ancestors(entries[0].parent)
-        placed = books.stage(entries, head, Cause.SAVE, spent=spent, is_noted=not request.is_retry)
-        if request.session is not None:
-            added = [entry for entry in entries[:placed] if not entry.is_passing]
-            weight = sum(books.host.footprint_bytes(entry.block_bytes) for entry in added)
-            self._requests.add_spent(request.session, request.request_id, weight)
+        placed = self._claim(entries, request)
+        rest = entries[placed:]
+        if rest and request.claim is not Claim.NEED and all(books.is_promised_to_disk(entry) for entry in rest):
+            placed += self._claim(rest, NEEDED)  # a promise comes before the shares of requests
         self._promise(entries[:placed])
+        return placed
+
+    def _claim(self, entries: Sequence[BlockEntry], request: StagingFor) -> int:
+        """Room for the leading blocks of a chain, as much as their claim gives them."""
+        books = self._books
+        head = books.index.ancestors(entries[0].parent)
+        if request.claim is Claim.NEED:
+            return books.stage(entries, head, Cause.PREFETCH)
+        if request.claim is Claim.FREE or request.session is None:
+            return books.stage(entries, head, Cause.SAVE, spent=books.host_policy.capacity, is_noted=False)
+        spent = self._requests.spent(request.session, request.request_id)
+        placed = books.stage(entries, head, Cause.SAVE, spent=spent)
+        added = [entry for entry in entries[:placed] if not entry.is_passing]
+        weight = sum(books.host.footprint_bytes(entry.block_bytes) for entry in added)
+        self._requests.add_spent(request.session, request.request_id, weight)
         return placed
 
     def _promise(self, entries: Sequence[BlockEntry]) -> None:

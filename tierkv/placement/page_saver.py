@@ -19,7 +19,7 @@ from tierkv.placement.page_books import Page, PageBooks
 from tierkv.placement.planner import plan_chains
 from tierkv.placement.requests import RequestTable
 from tierkv.placement.residency import Residency
-from tierkv.placement.staging import StagingFor
+from tierkv.placement.staging import Claim, StagingFor
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class PageSaver:
         for chain in plan_chains(saved.committed):
             self._requests.first_accesses(session, hints.request_id, [entry.key for entry in chain])
         homeless = [entry for entry in saved.committed if entry.is_only_in_pages and entry.moves == 0]
-        books.stage_soon(homeless, StagingFor(session, hints.request_id))
+        books.stage_soon(homeless, StagingFor(Claim.SHARE, session, hints.request_id))
         return saved
 
     @staticmethod

@@ -25,7 +25,7 @@ from tierkv.placement import planner
 from tierkv.placement.host_room import HostRoom
 from tierkv.placement.page_books import Page, PageBooks
 from tierkv.placement.retention import Retention
-from tierkv.placement.staging import RETRY, Staging, StagingFor
+from tierkv.placement.staging import AGAIN, Staging, StagingFor
 from tierkv.policies.base import Cause, Policy, Shortfall
 from tierkv.tiers.base import Tier
 from tierkv.tiers.host import HostTier
@@ -99,7 +99,7 @@ class Residency:
             placed += self._let_pass(entries[placed:], BlockEvent.PROMOTE, otherwise, is_noted=is_noted)
         return placed
 
-    def stage_soon(self, entries: Sequence[BlockEntry], request: StagingFor = RETRY) -> None:
+    def stage_soon(self, entries: Sequence[BlockEntry], request: StagingFor) -> None:
         """Queues blocks that only pages hold to be copied to the host tier; kick the mover afterwards."""
         for entry in entries:
             lent = self.lend_page(entry.key)
@@ -109,13 +109,21 @@ class Residency:
             self.unstaged.pop(entry.key, None)
 
     def stage_again(self) -> None:
-        """Queues what the host tier did not take before, where it could take something without letting anybody go."""
-        if not self.unstaged or not (self._is_disk_writable() or self.host_policy.used < self.host_policy.capacity):
+        """Queues what the host tier did not take before, where that could be otherwise now."""
+        if not self.unstaged:
             return
+        is_disk_writable, has_room = self._is_disk_writable(), self.host_policy.used < self.host_policy.capacity
         known = [entry for key in self.unstaged if (entry := self.index.get(key)) is not None]
         only_in_pages = [entry for entry in known if entry.is_only_in_pages]
         self.unstaged = {entry.key: None for entry in only_in_pages}
-        self.stage_soon([entry for entry in only_in_pages if entry.moves == 0])
+        idle = [entry for entry in only_in_pages if entry.moves == 0]
+        self.stage_soon(
+            [entry for entry in idle if has_room or (is_disk_writable and planner.is_written_through(entry.durability))], AGAIN
+        )
+
+    def is_promised_to_disk(self, entry: BlockEntry) -> bool:
+        """Whether a block is to be on disk without having to leave for it, and can be."""
+        return planner.is_written_through(entry.durability) and self._is_disk_writable()
 
     def _let_pass(self, passing: Sequence[BlockEntry], event: BlockEvent, otherwise: str, *, is_noted: bool = True) -> int:
         """Extents on the way to disk for blocks that the host policy does not take; how many leading ones got one."""

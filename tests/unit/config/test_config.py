@@ -107,7 +107,15 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path):
 CPU, CUDA = DeviceSettings("cpu", 2 * GIB), DeviceSettings("cuda:0", 20 * GIB)
 
 
-def test_devices_come_from_flags_lists_and_text(tmp_path):
+def test_a_pool_larger_than_the_machine_is_refused(monkeypatch):
+    monkeypatch.setattr("tierkv.config.total_memory_bytes", lambda: 3 * GIB)
+    assert load({"device": ["cpu:3GiB,cuda:0:20GiB"]}, environment={}).store.devices[0].memory_bytes == 3 * GIB
+    with pytest.raises(InvalidRequestError, match="larger than the memory"):
+        load({"device": ["cpu:3073MiB"]}, environment={})
+
+
+def test_devices_come_from_flags_lists_and_text(tmp_path, monkeypatch):
+    monkeypatch.setattr("tierkv.config.total_memory_bytes", lambda: 2 * GIB)
     file = tmp_path / "tierkv.toml"
     file.write_text('device = ["cpu:2GiB", "cuda:0:20GiB"]')
     assert load({}, config_file=file, environment={}).store.devices == (CPU, CUDA)

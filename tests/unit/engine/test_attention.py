@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tierkv.engine import plan as plan_module
-from tierkv.engine.attention import FirstChunk, GatheredRows, KernelDecodes, LayerHeads, decode_kernel
+from tierkv.engine.attention import FirstChunk, GatheredRows, KernelDecodes, LayerHeads, Room, decode_kernel
 from tierkv.engine.plan import Geometry, Plan, Span
 
 CPU = torch.device("cpu")
@@ -58,6 +58,7 @@ class Rig:
         self.memory = torch.full(shape, float("nan"))
         free = random.Random(case.seed).sample(range(shape[0]), shape[0])
         self.pages = [[free.pop() for _ in range(-(-length // case.block_tokens))] for length in lengths]
+        self.room = Room()
         self.geometry = Geometry(
             windows=frozenset({case.window}),
             block_tokens=case.block_tokens,
@@ -74,7 +75,7 @@ class Rig:
         rows = torch.cat([self.qkv[idx][start:end] for idx, start, end in parts])
         num_heads = self.case.num_kv_heads * self.case.group
         keys_values = rows[:, num_heads:].view(len(rows), 2, self.case.num_kv_heads, HEAD_DIM)
-        own = LayerHeads(rows[:, :num_heads], keys_values, self.memory, LAYER)
+        own = LayerHeads(rows[:, :num_heads], keys_values, self.memory, LAYER, self.room)
         plan = Plan(spans, self.geometry)
         plan.clear(self.memory)
         plan.write(own)

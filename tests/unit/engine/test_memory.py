@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
 
 import pytest
 import torch
@@ -48,17 +49,19 @@ def test_pages_are_copied_within_a_memory_and_between_two():
     assert [float(memory.pages[page].mean()) for memory, page in ((one, 2), (other, 1), (other, 0))] == [7.0, 7.0, 0.0]
 
 
-def test_a_closed_memory_holds_nothing_of_the_pool():
+def test_memory_in_use_cannot_be_unmapped_and_closed_memory_can():
     layout = layout_of()
-    pool = pool_of(layout)
-    memory = PageMemory(pool, layout)
+    mapped = mmap.mmap(-1, layout.block_bytes)
+    buffer = memoryview(mapped)
+    memory = PageMemory(Pool("cpu", layout.block_bytes, 1, buffer), layout)
+    buffer.release()
     with pytest.raises(BufferError):
-        pool.buffer.release()
+        mapped.close()
     memory.close()
     memory.close()
     with pytest.raises(ClosedError):
         _ = memory.pages
-    pool.buffer.release()
+    mapped.close()
 
 
 @pytest.mark.parametrize(

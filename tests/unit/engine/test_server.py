@@ -11,10 +11,12 @@ import pytest
 
 from tests.unit.engine.scripted_engine import ScriptedEngine, tokens_of
 from tests.unit.engine.small_tokenizers import BYTE_LEVEL
+from tierkv.clock import SystemClock
 from tierkv.config import Address
 from tierkv.engine import server as server_module
 from tierkv.engine.sequence import FinishReason, Token
 from tierkv.engine.server import EngineServer, ServedModel
+from tierkv.engine.server_metrics import ServerMetrics
 from tierkv.errors import CapacityError, InvalidRequestError, UnavailableError
 
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% if m['content'] == 'bad' %}{{ raise_exception('no') }}{% endif %}{% endfor %}>"
@@ -407,6 +409,16 @@ class TestGoingAway:
                 await whole
         await server.stop()
         assert engine.num_cancelled == 2
+
+    async def test_a_reply_that_is_cut_off_between_two_tokens_is_not_taken_for_complete(self):
+        engine = ScriptedEngine(tokens_of("ab", finish_reason=None))
+        generation = server_module._Generation(1, SystemClock(), ServerMetrics(engine.stats))
+        generation.add(engine.generate([1]))
+        async with contextlib.aclosing(generation.tokens()) as tokens:
+            await anext(tokens)
+            await generation.cut_off()
+            with pytest.raises(UnavailableError, match="stopping"):
+                [token async for token in tokens]
 
     async def test_stopping_lets_a_reply_end(self, tokenizer):
         engine = ScriptedEngine(tokens_of("ab", finish_reason=None))
