@@ -1,14 +1,15 @@
 """Attention over keys and values that lie in pages: the pieces of work that a step is planned into (`plan`), each with `run`.
 
     start 0, several tokens    FirstChunk      its keys and values are the step's own rows; nothing is read from pages
-    anything else              GatheredRows    pages are gathered, then attended to: a chunk, or single tokens of several sequences
+    start > 0, many tokens     LaterChunk      pages are gathered; a mask hides from each token what follows it
+    start > 0, a few           GatheredRows    the same, for one sequence's tokens or for a single token of each of several
     single tokens on a GPU     KernelDecodes   a kernel reads the pages in place
 
 Pages are gathered one layer at a time, into memory so small that it stays in the processor's cache until it is read: attention wants
 the keys of a sequence side by side, and this costs less than keeping a second copy of every sequence would.
 
-Query heads that share a kv head are rows of one matrix, in `GatheredRows`, so keys and values are read once for all of them and
-never repeated.
+Keys and values are never repeated for the query heads that share them. Of a few tokens, such heads are rows of one matrix, so that
+each key is read once; of many, that gains nothing and would take a mask as many times as large.
 """
 
 from __future__ import annotations
@@ -97,15 +98,21 @@ class FirstChunk:
     mask: torch.Tensor | None
 
     def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
-        queries, (keys, values) = heads.queries[self.rows], heads.keys_values[self.rows].permute(1, 2, 0, 3)
-        num_rows, num_heads, head_dim = queries.shape
-        num_kv_heads = keys.shape[0]
-        group = num_heads // num_kv_heads
-        # kv heads stand where a batch would, and each is seen by its group of query heads without being copied.
-        grouped = queries.reshape(num_rows, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
-        keys, values = (part.unsqueeze(1).expand(-1, group, -1, -1) for part in (keys, values))
-        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask, is_causal=self.mask is None)
-        output[self.rows] = attended.permute(2, 0, 1, 3).flatten(1, 2)
+        keys, values = heads.keys_values[self.rows].permute(1, 2, 0, 3)
+        output[self.rows] = _attend_chunk(heads.queries[self.rows], keys, values, self.mask)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaterChunk:
+    """Many tokens of a sequence whose first ones are in pages. pages — those that any of them sees; mask — (tokens, keys)."""
+
+    rows: slice
+    pages: torch.Tensor
+    mask: torch.Tensor
+
+    def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
+        keys, values = heads.gather(self.pages)[:, :, : self.mask.shape[1]]
+        output[self.rows] = _attend_chunk(heads.queries[self.rows], keys, values, self.mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +154,18 @@ class KernelDecodes:
         queries = heads.queries[self.rows]
         scale = queries.shape[-1] ** -0.5
         output[self.rows] = self.kernel(queries, heads.memory, heads.layer_idx, self.block_tables, self.lengths, scale, self.window)
+
+
+def _attend_chunk(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """queries — (tokens, num_heads, head_dim), as the result; keys, values — (num_kv_heads, keys, head_dim). No mask: causal."""
+    num_rows, num_heads, head_dim = queries.shape
+    num_kv_heads = keys.shape[0]
+    group = num_heads // num_kv_heads
+    # kv heads stand where a batch would, and each is seen by its group of query heads without being copied.
+    grouped = queries.reshape(num_rows, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
+    keys, values = (part.unsqueeze(1).expand(-1, group, -1, -1) for part in (keys, values))
+    attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, is_causal=mask is None)
+    return attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def decode_kernel(device: torch.device) -> DecodeKernel | None:

@@ -51,5 +51,7 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
 
 
 def _can_pack(weight: torch.Tensor) -> bool:
-    has_operators = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return has_operators and torch.backends.mkldnn.is_available() and weight.device.type == "cpu" and weight.dtype == torch.float32
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return False
+    is_available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch has no annotation
+    return is_available and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))

@@ -65,5 +65,5 @@ def _map(pool: Pool, layout: Layout) -> torch.Tensor:
         return torch.from_numpy(whole).view(dtype).view(pool.num_pages, *layout.shape)
     # Only an engine on such a device needs the module, and only there its imports succeed.
     cuda = importlib.import_module("tierkv.tiers.cuda")
-    memory: torch.Tensor = cuda.map_ipc(pool.ipc_handle)
+    memory: torch.Tensor = cuda.map_ipc(pool.ipc_handle, pool.device)
     return memory[: pool.num_pages * pool.page_bytes].view(dtype).view(pool.num_pages, *layout.shape)

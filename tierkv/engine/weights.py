@@ -1,8 +1,8 @@
 """A model's weights as the engine wants them, loaded from a local folder of safetensors or from a GGUF file.
 
 transformers reads the files, so that the engine has the very weights, config and identity of the transformers integration: blocks
-of one are found by the other. Its module is taken apart layer by layer while the matrices are joined, so that memory holds each
-layer once and a half at most, never the model twice.
+of one are found by the other. Its module is taken apart layer by layer while the matrices are joined, so that memory never
+holds the model twice.
 """
 
 from __future__ import annotations

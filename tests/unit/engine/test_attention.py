@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tierkv.engine import plan as plan_module
-from tierkv.engine.attention import FirstChunk, GatheredRows, KernelDecodes, LayerHeads, Room, decode_kernel
+from tierkv.engine.attention import FirstChunk, GatheredRows, KernelDecodes, LaterChunk, LayerHeads, Room, decode_kernel
 from tierkv.engine.plan import Geometry, Plan, Span
 
 CPU = torch.device("cpu")
@@ -122,6 +122,14 @@ def test_groups_of_any_size_give_the_same(case):
         Rig(case).run()
 
 
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_chunks_of_many_tokens_give_the_same(case):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "FEW_TOKENS", 1)
+        Rig(case).run()
+
+
 def reference_kernel(q, pages, layer, block_tables, lengths, scale, window):
     """What a decode kernel has to give, one sequence at a time."""
     rows = []
@@ -178,6 +186,9 @@ def test_only_the_pages_that_a_window_sees_are_gathered():
     (chunk,) = works([(3, 40)], window=6)
     # Token 40 sees 35 to 40, so pages 8 (32 to 35) to 10 (40 to 43).
     assert (chunk.pages.tolist(), chunk.num_keys) == ([8, 9, 10], 11)
+    (chunk,) = works([(70, 40)], window=6)
+    assert isinstance(chunk, LaterChunk)
+    assert (chunk.pages.tolist(), tuple(chunk.mask.shape)) == (list(range(8, 28)), (70, 78))
     (decode,) = works([(1, 40)], window=6)
     assert (decode.pages.tolist(), decode.num_keys) == ([8, 9, 10], 9)
 
