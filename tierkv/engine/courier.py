@@ -54,7 +54,7 @@ class _Batch:
 
 
 class Courier:
-    """fence — called before each commit; on a CUDA device it waits for what was written. notify — called after each batch."""
+    """fence — called before each commit; on a CUDA device it waits for what was written. notify — called by the thread with each answer."""
 
     def __init__(
         self, store: PageStore, namespace_id: NamespaceId, *, fence: Callable[[], None] | None, notify: Callable[[], None] | None
@@ -131,8 +131,6 @@ class Courier:
             self._wake.wait()
             self._wake.clear()
             self._carry()
-            if self._notify is not None:
-                self._notify()
 
     def _carry(self) -> None:
         with self._lock:
@@ -144,10 +142,18 @@ class Courier:
         for fetch in batch.fetches:
             self._attempt(lambda fetch=fetch: self._acquire(fetch))  # type: ignore[misc]  # a default binds the loop's value
             self.answered.append(fetch)
+            self._tell()
         if batch.wanted:
             pages: list[int] = []
             self._attempt(lambda: pages.extend(self._store.reserve_pages(batch.wanted)))
             self.granted.append(pages)
+            self._tell()
+        if self.lost is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._thread is not None and self._notify is not None:
+            self._notify()
 
     def _commit(self, commits: dict[Hints, list[PageRun]]) -> None:
         if self._fence is not None:

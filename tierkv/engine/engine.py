@@ -17,11 +17,11 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import torch
 
-from tierkv.client import connect as connect_client
+from tierkv.client import Client, connect
 from tierkv.clock import Clock, SystemClock
 from tierkv.engine.grounds import Grounds
 from tierkv.engine.model import Transformer
@@ -98,7 +98,7 @@ class Engine:
             device=settings.device,
             reserve_pages=settings.reserve_pages,
             bind=self._model.bind,
-            fence=None if settings.device == "cpu" else lambda: torch.cuda.synchronize(settings.device),
+            fence=None if settings.device == "cpu" else functools.partial(_fence, settings.device),
             notify=self._wake.set,
             retry_s=settings.retry_s,
         )
@@ -387,18 +387,24 @@ def open_engine(
     return engine
 
 
+def _fence(device: str) -> None:
+    # Only an engine on such a device needs the module.
+    from tierkv.tiers.cuda import fence
+
+    fence(device)
+
+
 class _Connection:
     """One client of a daemon, opened when it first answers."""
 
     def __init__(self, address: str | os.PathLike[str]) -> None:
         self._address = address
-        self._client: Any = None
+        self._client: Client | None = None
 
     def __call__(self) -> PageStore:
         if self._client is None:
-            self._client = connect_client(self._address, label="engine")
-        store: PageStore = self._client
-        return store
+            self._client = connect(self._address, label="engine")
+        return self._client
 
     def close(self) -> None:
         if self._client is not None:

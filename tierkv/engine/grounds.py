@@ -17,7 +17,7 @@ from tierkv.engine.page_supply import PageSupply
 from tierkv.engine.private_pages import PrivatePages
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import LiveSequence, State
-from tierkv.errors import ConflictError, TierKVError, UnavailableError
+from tierkv.errors import ConflictError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.pages import PageStore, Pool
@@ -87,6 +87,12 @@ class Grounds:
 
     def open(self, now_s: float) -> Ground:
         """The ground to begin on. What cannot be as asked (no such device there) raises InvalidRequestError."""
+        if self._private_memory_bytes < self._layout.block_bytes:
+            raise InvalidRequestError(
+                "the private memory is smaller than one page",
+                private_memory_bytes=self._private_memory_bytes,
+                page_bytes=self._layout.block_bytes,
+            )
         self._next_try_s = now_s + self._retry_s
         self.current = self._first()
         self._bind(self.current.memory)

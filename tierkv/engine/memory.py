@@ -63,6 +63,9 @@ def _map(pool: Pool, layout: Layout) -> torch.Tensor:
         # By way of numpy, which holds on to the buffer: memory that is still in use cannot be unmapped. torch.frombuffer lets go of it.
         whole = np.frombuffer(pool.buffer, dtype=np.uint8, count=pool.num_pages * pool.page_bytes)
         return torch.from_numpy(whole).view(dtype).view(pool.num_pages, *layout.shape)
+    if not pool.ipc_handle:
+        # Pages that no other process maps: their memory is this tensor.
+        return torch.zeros((pool.num_pages, *layout.shape), dtype=dtype, device=pool.device)
     # Only an engine on such a device needs the module, and only there its imports succeed.
     cuda = importlib.import_module("tierkv.tiers.cuda")
     memory: torch.Tensor = cuda.map_ipc(pool.ipc_handle, pool.device)

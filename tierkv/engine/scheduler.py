@@ -25,6 +25,8 @@ STUCK_S = 1.0
 """How long nothing may move for want of pages that other processes hold, before one sequence gives up its own."""
 PAUSE_S = 0.1
 """How long nobody is admitted after that, so that the others can have them."""
+LOOK_S = 0.05
+"""How often those who wait are looked through while nothing that concerns them has happened."""
 
 
 class PageCopies(Protocol):
@@ -76,10 +78,11 @@ class Scheduler:
         # Somebody was preempted for pages and nobody has finished since: who does not outrank a running one waits.
         self._is_tight = False
         self._moved_at_s = 0.0
-        self._paused_until_s = 0.0
+        self._look_at_s = 0.0
 
     def add(self, request: Request, now_s: float) -> None:
         """Queues the first choice of a request; the others begin where its prompt ends (`fork`)."""
+        self._look_at_s = min(self._look_at_s, now_s)
         self.waiting.enter(request.tenant)
         self.waiting.add(request.choices[0], now_s)
         if request.deadline_at_s is not None:
@@ -164,6 +167,7 @@ class Scheduler:
         sequence.state = State.FINISHED
         sequence.tail = None
         self._is_tight = False
+        self._look_at_s = 0.0
         if sequence.request.is_finished:
             self.waiting.leave(sequence.request.tenant)
 
@@ -195,13 +199,14 @@ class Scheduler:
             assert sequence.state is State.WAITING and not sequence.pages and sequence.fetch is None
 
     def _admit(self, now_s: float) -> None:
-        if now_s < self._paused_until_s:
+        if now_s < self._look_at_s:
             return
         while self.waiting:
             best = self.waiting.best(now_s)
             assert best is not None
             level = self.waiting.level(best, now_s)
             if not (self._find_slot(level, now_s) and self._may_begin(best, level)):
+                self._look_at_s = now_s + LOOK_S
                 return
             self._load(best, level)
 
@@ -338,7 +343,7 @@ class Scheduler:
         if self._slices or not self.supply.is_short or not self.running:
             self._moved_at_s = now_s
         elif now_s - self._moved_at_s > STUCK_S:
-            self._moved_at_s, self._paused_until_s = now_s, now_s + PAUSE_S
+            self._moved_at_s, self._look_at_s = now_s, now_s + PAUSE_S
             self.preempt(max(self.running, key=lambda one: one.rank), now_s)
 
 

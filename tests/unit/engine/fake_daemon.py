@@ -11,7 +11,7 @@ from tierkv.model.outcomes import MissReason, TierName
 class PendingLease:
     """A prefix on its way from the host; `num_blocks` of it arrive once `settle` is called."""
 
-    pages: tuple
+    pages: tuple[int, ...]
     num_blocks: int
     is_settled: bool = False
     miss: MissReason | None = None

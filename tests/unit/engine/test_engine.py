@@ -168,6 +168,31 @@ async def test_closing_the_engine_ends_what_runs():
         engine.generate(PROMPTS[3], PARAMS)
 
 
+def test_an_engine_is_started_once():
+    with engine_of() as engine:
+        thread = engine._thread
+        engine.start()
+        assert engine._thread is thread
+        check(engine.complete(PROMPTS[:2], PARAMS), PROMPTS[:2])
+    with pytest.raises(ClosedError):
+        engine.start()
+
+
+def test_private_memory_below_a_page_is_refused():
+    engine = Engine(loaded_of("llama"), settings=EngineSettings(private_memory_bytes=10))
+    with pytest.raises(InvalidRequestError, match="smaller than one page"):
+        engine.start()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"block_tokens": 0}, {"max_batch_tokens": 4, "max_sequences": 8}, {"num_threads": 0}, {"retry_s": 0.0}, {"ageing_s": -1.0}],
+)
+def test_settings_that_cannot_be_are_refused_by_name(settings):
+    with pytest.raises(InvalidRequestError, match=next(iter(settings))):
+        EngineSettings(**settings)
+
+
 @pytest.mark.parametrize(
     ("prompt", "options", "sentence"),
     [

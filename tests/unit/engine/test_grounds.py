@@ -43,6 +43,8 @@ class InlineGrounds(Grounds):
 
 
 class GroundRig(Rig):
+    """Steps as `Rig` does, over whatever pool the grounds are on."""
+
     def __init__(self, *, connect, private_pages=16):
         self.clock = ManualClock()
         self.model = Model()
@@ -62,20 +64,18 @@ class GroundRig(Rig):
         )
         self.runner = Runner(self.model, self.scheduler)
         self.tokens, self.requests, self.is_slow = {}, [], False
+        self._take_over()
 
-    @property
-    def supply(self):
-        return self.grounds.current.supply
-
-    @property
-    def store(self):
-        return self.supply.store
+    def _take_over(self):
+        self.supply = self.grounds.current.supply
+        self.store = self.supply.store
 
     def carry(self):
         pass
 
     def step(self):
         self.grounds.look(self.scheduler, self.clock.monotonic_s())
+        self._take_over()
         return super().step()
 
     def check(self):
