@@ -54,7 +54,7 @@ class EngineOptions:
     rounds: int = 5
     load_rounds: int = 2
     prefix_len: int = 1024
-    suffix_len: int = 64
+    suffix_len: int = 16
     block_tokens: int = 16
     dtype: str = "float32"
     threads: int = 2
@@ -123,6 +123,7 @@ class _Story:
             "decode": compared["decode"],
             "streams_8": streams["streams"],
             "device_hit_ttft": device["ratio"],
+            "device_hit_vs_held": device["held_ratio"],
             "engine_restart_ttft": restart["ratio"],
         }
         if options.profile is not None:

@@ -38,6 +38,14 @@ class Reference(Protocol):
         """Greedy, exactly so many tokens."""
         ...
 
+    def hold(self, prompt: Sequence[int]) -> None:
+        """Computes `prompt` and keeps its keys and values in its own memory."""
+        ...
+
+    def continue_held(self, suffix: Sequence[int]) -> float:
+        """Seconds that the first token takes when `suffix` follows what is held."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -104,20 +112,32 @@ class Bench:
         lines = [await self._follow(self.prompts.numbered(number, prompt_len), 1) for number in numbers]
         return {"ttft_ms": [1e3 * line.ttft_s for line in lines]}
 
-    async def prefix(self, *, numbers: Sequence[int], prefix_len: int, suffix_len: int) -> dict[str, Any]:
-        """Numbered prompts that the cache has, each with a new suffix, in turns with such a suffix alone: `ratio` of times to first token."""
+    async def prefix(
+        self, *, numbers: Sequence[int], prefix_len: int, suffix_len: int, reference: Reference | None = None
+    ) -> dict[str, Any]:
+        """Numbered prompts that the cache has, each with a new suffix, in turns with such a suffix alone: `ratio` of times to first token.
+
+        With a reference also `held_ratio`: to its time for a suffix behind a prefix whose keys and values it never let go of.
+        """
+        held_s: list[float] = []
+        if reference is not None:
+            reference.hold(self.prompts.fresh(prefix_len))
         with_prefix: list[Timeline] = []
         alone: list[Timeline] = []
         spent = Tally()
         for number in numbers:
             suffix = self.prompts.fresh(suffix_len)
+            if reference is not None:
+                held_s.append(reference.continue_held(self.prompts.fresh(suffix_len)))
             alone.append(await self._follow(self.prompts.fresh(suffix_len), 1))
             watch = Watch(self.engine)
             with_prefix.append(await self._follow([*self.prompts.numbered(number, prefix_len), *suffix], 1, watch))
             spent.add(watch)
         pairs = zip(with_prefix, alone, strict=True)
+        held = zip(with_prefix, held_s, strict=False)
         return {
             "ratio": median([own.ttft_s / bare.ttft_s for own, bare in pairs]),
+            "held_ratio": median([own.ttft_s / time_s for own, time_s in held]) if held_s else None,
             "suffix_ttft_ms": round(1e3 * median([line.ttft_s for line in alone]), 3),
             "run": describe([[line] for line in with_prefix], spent, prompt_len=prefix_len + suffix_len, new_tokens=1),
         }

@@ -53,6 +53,7 @@ class Child:
             "open": self.open,
             "parity": self.parity,
             "compare": self.compare,
+            "prefix": self.prefix,
             "profile": self.profile,
         }
 
@@ -90,6 +91,9 @@ class Child:
 
     async def compare(self, **arguments: int) -> dict[str, Any]:
         return await self._bench().compare(self._needed_reference(), **arguments)
+
+    async def prefix(self, **arguments: Any) -> dict[str, Any]:
+        return await self._bench().prefix(**arguments, reference=self._reference)
 
     async def profile(self, *, path: str, prompt_len: int, new_tokens: int) -> dict[str, Any]:
         """Writes what all threads did during one request as a Chrome trace."""

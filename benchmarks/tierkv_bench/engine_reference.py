@@ -47,6 +47,7 @@ class TransformersReference:
         # The benchmark wants so many tokens, whatever they are.
         self._model.generation_config.eos_token_id = None
         self._clock = clock
+        self._held: Any = None
 
     def answer(self, prompt: Sequence[int], new_tokens: int) -> Timeline:
         """Greedy, exactly so many tokens."""
@@ -62,6 +63,24 @@ class TransformersReference:
             streamer=ticks,
         )
         return Timeline(len(prompt), started_s, tuple(ticks.times_s), tuple(sequences[0, len(prompt) :].tolist()))
+
+    @torch.inference_mode()
+    def hold(self, prompt: Sequence[int]) -> None:
+        """Computes `prompt` and keeps its keys and values in this process, for `continue_held`."""
+        from transformers import DynamicCache
+
+        self._held = DynamicCache(config=self._model.config)
+        self._model(torch.tensor([list(prompt)]), cache=self._held, logits_to_keep=1)
+
+    @torch.inference_mode()
+    def continue_held(self, suffix: Sequence[int]) -> float:
+        """Seconds of the forward pass of `suffix` behind what is held, which afterwards is as before."""
+        ids = torch.tensor([list(suffix)])
+        started_s = self._clock.monotonic_s()
+        self._model(ids, cache=self._held, logits_to_keep=1).logits.argmax()
+        elapsed_s = self._clock.monotonic_s() - started_s
+        self._held.crop(-len(suffix))
+        return elapsed_s
 
     @torch.inference_mode()
     def last_logits(self, prompt: Sequence[int]) -> torch.Tensor:

@@ -17,12 +17,13 @@ BARS: dict[str, tuple[str, float]] = {
     "decode": (">=", 0.9),
     "streams_8": (">=", 2.0),
     "device_hit_ttft": ("<=", 1.2),
+    "device_hit_vs_held": ("<=", 1.2),
     "engine_restart_ttft": ("<=", 1.2),
     "resume_vs_recompute": (">=", 5.0),
 }
 """Of `ratios`. The first two are the engine's speed as a share of that of transformers; the next, 8 requests one after another against at once;
-then times to first token with a prefix on the device against that of its suffix alone, also after the engine was killed; and computing a prompt
-against resuming it."""
+then times to first token with a prefix on the device against that of its suffix alone, against transformers with the prefix still in its hands,
+and against the suffix alone after the engine was killed; and computing a prompt against resuming it."""
 PICTURES = (".png", ".svg", ".pdf")
 REPORTS = (".json", ".csv")
 

@@ -93,6 +93,7 @@ def bench_engine(
     batch: Annotated[str, typer.Option(help="Requests at once, with commas.")] = "1,4,8",
     prompt_len: Annotated[str, typer.Option(help="Tokens of a prompt, with commas.")] = "128,1024",
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 32,
+    suffix_len: Annotated[int, typer.Option(min=1, help="Tokens behind a cached prefix of 1,024.")] = 16,
     rounds: RoundsOption = 5,
     model: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="A model folder; default: the bundled one.")
@@ -119,6 +120,7 @@ def bench_engine(
             batches=_counts("batch", batch),
             prompt_lens=_counts("prompt_len", prompt_len),
             new_tokens=new_tokens,
+            suffix_len=suffix_len,
             rounds=rounds,
             block_tokens=block_tokens,
             dtype=dtype,

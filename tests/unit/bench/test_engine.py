@@ -70,6 +70,17 @@ class FakeEngine:
         return Timeline(len(prompt), started_s, tuple(times_s), tokens)
 
 
+class Holding(FakeEngine):
+    """A reference that computes what follows what it holds."""
+
+    def hold(self, prompt):
+        self.held = tuple(prompt)
+
+    def continue_held(self, suffix):
+        assert len(self.held) == 40
+        return CALL_S + PREFILL_S * len(suffix)
+
+
 def answer_token(prompt, idx):
     return (sum(prompt) + idx) % 97
 
@@ -91,7 +102,7 @@ def test_numbered_prompts_are_the_same_everywhere_and_share_no_block():
 
 async def test_an_engine_of_half_the_speed_has_half_the_ratios():
     bench, engine = make(speed=0.5)
-    reference = FakeEngine(engine.clock)
+    reference = Holding(engine.clock)
     result = await bench.compare(reference, prompt_len=98, new_tokens=5, rounds=3)
     assert result["prefill"] == pytest.approx(0.5)
     assert result["decode"] == pytest.approx(0.5)
@@ -132,6 +143,14 @@ async def test_a_prefix_costs_what_its_suffix_costs():
     assert result["ratio"] == pytest.approx(1.0)
     assert result["suffix_ttft_ms"] == 100.0
     assert (result["run"]["prefix_tier"], result["run"]["pages_copied"], result["run"]["prompt_len"]) == ("device", 0, 48)
+
+
+async def test_a_prefix_is_held_against_a_reference_that_never_let_go_of_it():
+    bench, engine = make(speed=0.5)
+    await bench.fill(numbers=[0], prompt_len=40)
+    fresh = Bench(engine, Prompts(range(10, 60), 100, first=50), engine.clock)
+    result = await fresh.prefix(numbers=[0, 0], prefix_len=40, suffix_len=8, reference=Holding(engine.clock))
+    assert result["held_ratio"] == pytest.approx(2.0)
 
 
 async def test_a_prefix_that_is_copied_says_so():
@@ -196,7 +215,7 @@ async def test_an_answer_that_is_not_whole_is_no_measurement():
 
 async def test_answers_are_compared_token_for_token():
     clock = ManualClock()
-    reference, right, wrong = FakeEngine(clock), FakeEngine(clock), FakeEngine(clock, wrong_after=2)
+    reference, right, wrong = Holding(clock), FakeEngine(clock), FakeEngine(clock, wrong_after=2)
     prompts = Prompts(range(10, 60), 100)
     same = await parity([right, right], reference, prompts, clock, lengths=[1, 5, 17], new_tokens=4)
     assert (same["prompts"], same["identical"], same["different"]) == (3, 3, [])
@@ -237,6 +256,7 @@ RESULT = engine_report.EngineResult(
         "decode": 0.9,
         "streams_8": 2.0,
         "device_hit_ttft": 1.2,
+        "device_hit_vs_held": 1.1,
         "engine_restart_ttft": 1.1,
         "resume_vs_recompute": 5.0,
     },
