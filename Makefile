@@ -38,8 +38,9 @@ demo: $(STAMP) ## answer a question about a long document, kill everything, answ
 serve: $(STAMP) ## run the daemon in the foreground (ARGS='--host-memory 4GiB --disk 50GiB')
 	$(BIN)/tierkv serve $(ARGS)
 
+# Two processes, whole files each: what a file's fixtures hold is set up once, and what takes long runs beside the rest.
 test: $(STAMP) ## run the tests (ARGS='-k arena' picks some)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 check: $(STAMP) ## format, lint, types, imports, generated code up to date
 	$(BIN)/ruff format --check .

@@ -76,6 +76,16 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolFill:
+    """The pages of one pool: num_free — nobody's; num_cached — places of blocks that nobody holds; the others are in use."""
+
+    device: str
+    num_pages: int
+    num_free: int
+    num_cached: int
+
+
+@dataclass(frozen=True, slots=True)
 class PageCommit:
     """outcomes — one for each key, run by run; durable — as `CommitResult.durable`."""
 

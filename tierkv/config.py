@@ -13,15 +13,16 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from tierkv.errors import InvalidRequestError
-from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
+from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes, total_memory_bytes
 from tierkv.model.outcomes import Durability
-from tierkv.settings import DiskSettings, HostSettings, LimitSettings, PolicyName, StoreSettings
+from tierkv.settings import DeviceSettings, DiskSettings, HostSettings, LimitSettings, PolicyName, StoreSettings
 
 ENVIRONMENT_PREFIX = "TIERKV_"
 NOT_SETTINGS = frozenset({"TIERKV_TOKEN", "TIERKV_TRACES"})
@@ -44,6 +45,7 @@ _UNITS = {
     "TIB": 2**40,
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_DEVICE = re.compile(r"cpu|cuda:\d+")
 
 
 class LogLevel(StrEnum):
@@ -109,6 +111,21 @@ def parse_size(text: int | str) -> int:
     return int(float(found.group(1)) * unit)
 
 
+def parse_devices(texts: str | Sequence[str]) -> tuple[DeviceSettings, ...]:
+    """Page pools of "cpu:2GiB", of several with commas between them, or of a list of such. Raises InvalidRequestError that shows the form."""
+    parts = texts.split(",") if isinstance(texts, str) else [part for text in texts for part in str(text).split(",")]
+    return tuple(_parse_device(part.strip()) for part in parts)
+
+
+def _parse_device(text: str) -> DeviceSettings:
+    name, colon, size = text.rpartition(":")
+    if _DEVICE.fullmatch(text):
+        raise InvalidRequestError("a device needs the size of its page pool, as in cpu:2GiB or cuda:0:20GiB", device=text)
+    if not colon or not _DEVICE.fullmatch(name):
+        raise InvalidRequestError("a device looks like cpu:2GiB or cuda:0:20GiB", device=text)
+    return DeviceSettings(name, parse_size(size))
+
+
 def parse_address(text: str) -> Address | None:
     """host:port, or None for "off"."""
     if text == "off":
@@ -160,10 +177,11 @@ def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
     return read
 
 
-OPTIONS: dict[str, Callable[[str], object]] = {
+OPTIONS: dict[str, Callable[[Any], object]] = {
     "data": lambda text: Path(text).expanduser(),
     "run_dir": lambda text: Path(text).expanduser(),
     "arena_folder": lambda text: Path(text).expanduser(),
+    "device": parse_devices,
     "host_memory": parse_size,
     "disk": parse_size,
     "disk_codec": str,
@@ -187,6 +205,8 @@ OPTIONS: dict[str, Callable[[str], object]] = {
     "token_file": lambda text: Path(text).expanduser(),
     "log_level": _one_of(LogLevel),
 }
+SEVERAL = frozenset({"device"})
+"""Options that may be given more than once, as a list in a file, or with commas."""
 
 
 def default_data_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -241,10 +261,32 @@ def _read(source: str, texts: Mapping[str, object]) -> dict[str, object]:
                 raise InvalidRequestError(f"unknown setting in the {source}", name=name, nearest=nearest[0])
             raise InvalidRequestError(f"unknown setting in the {source}; known are {', '.join(OPTIONS)}", name=name)
         try:
-            values[name] = read(text if isinstance(text, int) and not isinstance(text, bool) else str(text))  # type: ignore[arg-type]
+            values[name] = read(_as_given(name, text))
         except InvalidRequestError as error:
             raise InvalidRequestError(f"{error.message} (setting '{name}' from the {source})", **error.context) from error
     return values
+
+
+def _check_fits(devices: tuple[DeviceSettings, ...]) -> None:
+    """Raises InvalidRequestError for pools that the machine could not hold even if it were empty: taking their memory would end others.
+
+    Not compared with what is free: engines may still map the pool of an earlier daemon, until they open that of this one.
+    """
+    total_bytes = total_memory_bytes()
+    for device in devices:
+        if device.device == "cpu" and device.memory_bytes > total_bytes:
+            raise InvalidRequestError(
+                "the page pool is larger than the memory of this machine",
+                device=device.device,
+                memory_bytes=device.memory_bytes,
+                machine_bytes=total_bytes,
+            )
+
+
+def _as_given(name: str, text: object) -> object:
+    """Numbers and lists of several (`SEVERAL`) as they are, everything else as text."""
+    is_number = isinstance(text, int) and not isinstance(text, bool)
+    return text if is_number or (name in SEVERAL and isinstance(text, list | tuple)) else str(text)
 
 
 def _build(values: dict[str, object], environment: Mapping[str, str]) -> DaemonSettings:
@@ -262,13 +304,14 @@ def _build(values: dict[str, object], environment: Mapping[str, str]) -> DaemonS
     host |= pick("prefault", folder="arena_folder", keep_on_stop="keep_arena")
     disk |= pick("direct_io", codec="disk_codec", interval_s="disk_interval", segment_bytes="segment_size")
     disk |= pick(write_budget_bytes_per_day="disk_write_budget")
+    _check_fits(values.get("device", ()))  # type: ignore[arg-type]  # read by its option
     limits = pick("trail_events", "trail_keys", lease_ttl_s="lease_ttl", reservation_ttl_s="reservation_ttl")
     store = StoreSettings(
         data_folder=data,
         host=HostSettings(**host),  # type: ignore[arg-type]  # each value was read by its option
         disk=DiskSettings(**disk),  # type: ignore[arg-type]
         limits=LimitSettings(**limits),  # type: ignore[arg-type]
-        **pick("durability", "policy", "verify_every_hit"),  # type: ignore[arg-type]
+        **pick("durability", "policy", "verify_every_hit", devices="device"),  # type: ignore[arg-type]
     )
     defaults: dict[str, object] = {
         "run_folder": None,

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from tierkv.settings import GIB, MIB
@@ -54,34 +55,45 @@ def available_memory_bytes() -> int:
     return min(_meminfo_available_bytes(), _cgroup_available_bytes())
 
 
+def total_memory_bytes() -> int:
+    """What the machine has, or what the cgroup may use of it, whoever uses it now."""
+    limits = (limit for limit, _ in _cgroup_limits())
+    return min(_meminfo_bytes("MemTotal:", "SC_PHYS_PAGES"), min(limits, default=_UNLIMITED))
+
+
 def _meminfo_available_bytes() -> int:
+    return _meminfo_bytes("MemAvailable:", "SC_AVPHYS_PAGES")
+
+
+def _meminfo_bytes(label: str, pages_name: str) -> int:
     for line in _MEMINFO.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(label):
             return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return os.sysconf(pages_name) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroup_available_bytes() -> int:
-    """The tightest limit minus use over this cgroup and its parents; v2 (unified) and v1 (memory controller)."""
-    left = _UNLIMITED
+    """The tightest limit minus use."""
+    return min((max(0, limit - usage) for limit, usage in _cgroup_limits()), default=_UNLIMITED)
+
+
+def _cgroup_limits() -> Iterator[tuple[int, int]]:
+    """Limit and use of this cgroup and of each of its parents that has a limit; v2 (unified) and v1 (memory controller)."""
     for line in _read(_OWN_CGROUP).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            left = min(left, _least_left(_CGROUP_ROOT, path, "memory.max", "memory.current"))
+            yield from _limits_up(_CGROUP_ROOT, path, "memory.max", "memory.current")
         elif "memory" in controllers.split(","):
-            left = min(left, _least_left(_CGROUP_ROOT / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes"))
-    return left
+            yield from _limits_up(_CGROUP_ROOT / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def _least_left(root: Path, path: str, limit_name: str, usage_name: str) -> int:
-    left = _UNLIMITED
+def _limits_up(root: Path, path: str, limit_name: str, usage_name: str) -> Iterator[tuple[int, int]]:
     place = root / path.lstrip("/")
     while place == root or root in place.parents:
         limit, usage = _read(place / limit_name).strip(), _read(place / usage_name).strip()
         if limit.isdigit() and usage.isdigit():
-            left = min(left, max(0, int(limit) - int(usage)))
+            yield int(limit), int(usage)
         place = place.parent
-    return left
 
 
 def _free_bytes(folder: Path) -> int:

@@ -1,6 +1,7 @@
 """The attach socket: asks the kernel who is there, and hands the arena's descriptor and a secret to our own user and to root.
 
-docs/protocol.md, "Attach". One exchange a connection, 5 s to say hello.
+docs/protocol.md, "Attach". One exchange a connection, 5 s to say hello. A connection that asks for a page pool is handed on to
+`tierkvd.pools` and stays open.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tierkv.store import TieredStore
 from tierkv.wire import attach
 from tierkv.wire.addresses import GRPC_SOCKET_NAME
 from tierkv.wire.limits import PROTOCOL_VERSION
+from tierkv.wire.pools import MapPool, decode_map_pool
+from tierkvd.pools import Pools
 from tierkvd.sessions import Sessions
 from tierkvd.telemetry import log_event
 
@@ -37,10 +40,11 @@ _log = logging.getLogger(__name__)
 class AttachServer:
     """Serves the attach socket on the running event loop."""
 
-    def __init__(self, path: Path, store: TieredStore, sessions: Sessions) -> None:
+    def __init__(self, path: Path, store: TieredStore, sessions: Sessions, pools: Pools) -> None:
         self._path = path
         self._store = store
         self._sessions = sessions
+        self._pools = pools
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
@@ -67,6 +71,7 @@ class AttachServer:
             self._socket.close()
             self._socket = None
             self._path.unlink(missing_ok=True)
+        await self._pools.stop()
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -88,26 +93,39 @@ class AttachServer:
         self._places.release()
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection:
+        is_handed_on = False
+        try:
             connection.setblocking(False)
-            try:
-                await asyncio.wait_for(self._exchange(connection), HELLO_TIMEOUT_S)
-            except (TierKVError, OSError, TimeoutError) as error:
-                log_event(_log, "attach refused", level=logging.WARNING, error=error)
-                refusal = error if isinstance(error, TierKVError) else UnavailableError("the attach handshake was too slow")
-                with contextlib.suppress(OSError):
-                    connection.send(attach.encode_refusal(refusal))
-            except Exception:
-                _log.exception("an attach exchange failed")
+            request = await asyncio.wait_for(self._exchange(connection), HELLO_TIMEOUT_S)
+            if request is not None:
+                self._pools.open(connection, request)
+                is_handed_on = True
+        except (TierKVError, OSError, TimeoutError) as error:
+            log_event(_log, "attach refused", level=logging.WARNING, error=error)
+            refusal = error if isinstance(error, TierKVError) else UnavailableError("the attach handshake was too slow")
+            with contextlib.suppress(OSError):
+                connection.send(attach.encode_refusal(refusal))
+        except Exception:
+            _log.exception("an attach exchange failed")
+        finally:
+            if not is_handed_on:
+                connection.close()
 
-    async def _exchange(self, connection: socket.socket) -> None:
+    async def _exchange(self, connection: socket.socket) -> MapPool | None:
+        """Answers a hello; returns what else was asked for."""
         loop = asyncio.get_running_loop()
         kind, length = attach.decode_header(await _receive(loop, connection, attach.HEADER_BYTES))
-        hello = attach.decode_hello(await _receive(loop, connection, length))
-        # Not before the hello is read: a socket closed with bytes unread takes the refusal with it.
+        body = await _receive(loop, connection, length)
+        # Not before the message is read: a socket closed with bytes unread takes the refusal with it.
         _check_peer(connection)
+        if kind is attach.Kind.MAP_POOL:
+            return decode_map_pool(body)
         if kind is not attach.Kind.HELLO:
-            raise InvalidRequestError("the first attach message is a hello", kind=kind.name)
+            raise InvalidRequestError("the first attach message is a hello, or asks for a pool", kind=kind.name)
+        self._welcome(connection, attach.decode_hello(body))
+        return None
+
+    def _welcome(self, connection: socket.socket, hello: attach.Hello) -> None:
         if hello.protocol_version > PROTOCOL_VERSION:
             raise InvalidRequestError(
                 "the client speaks a newer protocol; upgrade the daemon", client=hello.protocol_version, daemon=PROTOCOL_VERSION

@@ -19,6 +19,7 @@ from tierkv.wire.limits import AUTHORIZATION_METADATA, DEFAULT_DEADLINE_S, SESSI
 from tierkv.wire.status import code_of, trailing_metadata_of
 
 _log = logging.getLogger(__name__)
+_DEADLINE_MARGIN_S = 0.05
 Context = grpc.aio.ServicerContext[Any, Any]
 S = TypeVar("S")
 T = TypeVar("T")
@@ -86,6 +87,11 @@ def seconds_left(context: Context) -> float:
     """Seconds to the call's deadline, 30 for a call without one."""
     left = context.time_remaining()
     return DEFAULT_DEADLINE_S if left is None else max(0.0, left)
+
+
+def answer_by_s(context: Context) -> float:
+    """When an answer that waits is sent, in time of the loop: a little before the call's deadline, so that it arrives in time."""
+    return asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
 
 
 async def within(future: Future[T], context: Context) -> T:

@@ -24,6 +24,7 @@ from tierkv.store import TieredStore
 from tierkv.wire.addresses import RunFolder, create_run_folder
 from tierkvd.attach import AttachServer
 from tierkvd.http import HttpServer
+from tierkvd.pools import Pools
 from tierkvd.rpc import RpcServer, read_token
 from tierkvd.servicer import Servicer
 from tierkvd.telemetry import log_event, start_logging
@@ -109,7 +110,8 @@ class _Daemon:
         local = RpcServer(servicer)
         await local.listen_unix(folder.grpc_socket)
         stack.push_async_callback(local.stop, GRACE_S)
-        attach = AttachServer(folder.attach_socket, self._store, servicer.sessions)
+        pools = Pools(self._store, servicer.sessions, limit=settings.store.limits.sessions)
+        attach = AttachServer(folder.attach_socket, self._store, servicer.sessions, pools)
         attach.start()
         stack.push_async_callback(attach.stop)
         return addresses

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from tierkv.answers import PoolFill
 from tierkv.model.outcomes import PolicyStats, StoreStats
 from tierkv.store import TieredStore
 
@@ -17,6 +18,7 @@ _EVICTIONS = {
     "evictions_demote": ("host", "demote"),
     "evictions_discard": ("host", "discard"),
     "disk_evictions": ("disk", "room"),
+    "device_evictions": ("device", "room"),
 }
 _BYTES_MOVED = {
     "disk_written_bytes": "host_to_disk",
@@ -37,6 +39,7 @@ class StoreCollector:
         yield from _fill(stats)
         yield from _traffic(stats)
         yield from _policies(stats.policies)
+        yield from _pools(self._store.pool_fill())
         for name, value in (("sessions", stats.sessions), ("leases", stats.leases), ("reservations", stats.reservations)):
             yield GaugeMetricFamily(f"tierkv_{name}", f"Open {name}.", value=value)
         events, keys = self._store.trail.size()
@@ -97,6 +100,17 @@ def _policies(policies: Sequence[PolicyStats]) -> Iterator[Metric]:
         ("tier",),
         [((each.tier,), each.w) for each in policies],
     )
+
+
+def _pools(pools: Sequence[PoolFill]) -> Iterator[Metric]:
+    if not pools:
+        return
+    rows: list[tuple[tuple[str, ...], float]] = []
+    for pool in pools:
+        in_use = pool.num_pages - pool.num_free - pool.num_cached
+        states = {"free": pool.num_free, "cached": pool.num_cached, "in_use": in_use}
+        rows += [((pool.device, state), value) for state, value in states.items()]
+    yield _gauge("tierkv_pages", "Pages of a device's pool, by what they are used for.", ("device", "state"), rows)
 
 
 def _of_lists(policy: PolicyStats, values: Mapping[str, int]) -> list[tuple[tuple[str, ...], float]]:

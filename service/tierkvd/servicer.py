@@ -12,27 +12,25 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from tierkv import __version__
 from tierkv.clock import Clock
 from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
-from tierkv.model.outcomes import MissReason
 from tierkv.settings import LimitSettings
 from tierkv.store import Acquisition, TieredStore
 from tierkv.wire import explanations, messages
 from tierkv.wire._generated import tierkv_pb2 as pb
-from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.limits import LABEL_BYTES, PROTOCOL_VERSION
-from tierkvd.calls import Context, seconds_left, session_secret, streaming, unary, within
+from tierkvd.arrivals import arrivals
+from tierkvd.calls import Context, answer_by_s, session_secret, streaming, unary, within
+from tierkvd.page_servicer import PageServicer
 from tierkvd.recordings import Recordings
 from tierkvd.scrubs import Scrubs
 from tierkvd.sessions import SessionHandle, Sessions
 from tierkvd.streams import Streams
 
-_DEADLINE_MARGIN_S = 0.05
-"""An answer that waits is sent this long before its deadline, so that the answer arrives in time."""
 COMMIT_GRACE_S = 2.0
 """What clients get to commit what they reserved when the daemon is asked to stop."""
 
 
-class Servicer(tierkv_pb2_grpc.TierKVServicer):
-    """One per daemon, on its event loop."""
+class Servicer(PageServicer):
+    """One per daemon, on its event loop. The page verbs are `PageServicer`'s."""
 
     def __init__(self, store: TieredStore, clock: Clock, limits: LimitSettings) -> None:
         self.sessions = Sessions(store, clock)
@@ -148,7 +146,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
     @streaming
     async def Await(self, request: pb.AwaitRequest, context: Context) -> AsyncGenerator[pb.AwaitEvent, None]:  # noqa: N802
-        deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
+        deadline_s = answer_by_s(context)
         session = self._session(context, needs_memory=True)
         acquired = session.recall(request.lease_id)
         if acquired is None:
@@ -219,7 +217,7 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
     @streaming
     async def Get(self, request: pb.GetRequest, context: Context) -> AsyncGenerator[pb.GetEvent, None]:  # noqa: N802
-        deadline_s = asyncio.get_running_loop().time() + max(0.0, seconds_left(context) - _DEADLINE_MARGIN_S)
+        deadline_s = answer_by_s(context)
         async with contextlib.aclosing(self._streams.get(self._session(context), request, deadline_s)) as events:
             async for event in events:
                 yield event
@@ -247,20 +245,11 @@ class Servicer(tierkv_pb2_grpc.TierKVServicer):
 
 async def _pending_events(acquired: Acquisition, deadline_s: float) -> AsyncGenerator[pb.AwaitEvent, None]:
     """`ready` for what arrives, in order, with the readable blocks that follow it; `ended` where a run falls short."""
-    loop = asyncio.get_running_loop()
-    for idx, run in enumerate(acquired.pending):
-        try:
-            done = asyncio.shield(asyncio.wrap_future(run.done))
-            result = await asyncio.wait_for(done, max(0.0, deadline_s - loop.time()))
-            num_ready, miss = result.num_blocks, result.miss
-        except TimeoutError:
-            num_ready, miss = 0, MissReason.TIMEOUT
-        is_short = num_ready < run.num_blocks
-        following = acquired.pending[idx + 1].start_idx if idx + 1 < len(acquired.pending) else len(acquired.extents)
-        stop = run.start_idx + num_ready if is_short else following
-        if stop > run.start_idx:
-            offsets = [extent.offset for extent in acquired.extents[run.start_idx : stop]]
-            yield pb.AwaitEvent(ready=pb.BlocksReady(start_idx=run.start_idx, offsets=offsets))
-        if is_short:
-            yield pb.AwaitEvent(ended=pb.LeaseEnded(num_blocks=stop, miss=messages.miss_number(miss)))  # type: ignore[arg-type]
-            return
+    async with contextlib.aclosing(arrivals(acquired.pending, len(acquired.extents), deadline_s)) as runs:
+        async for run in runs:
+            if run.stop_idx > run.start_idx:
+                offsets = [extent.offset for extent in acquired.extents[run.start_idx : run.stop_idx]]
+                yield pb.AwaitEvent(ready=pb.BlocksReady(start_idx=run.start_idx, offsets=offsets))
+            if run.is_short:
+                miss = messages.miss_number(run.miss)
+                yield pb.AwaitEvent(ended=pb.LeaseEnded(num_blocks=run.stop_idx, miss=miss))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tierkv.answers import PageAcquisition
 from tierkv.clock import Clock
 from tierkv.errors import CapacityError, ClosedError
 from tierkv.store import Acquisition, SessionId, TieredStore
@@ -25,14 +26,17 @@ CLOSING_POLL_S = 0.02
 
 @dataclass(slots=True)
 class SessionHandle:
-    """An attached client. closing — set when the daemon stops; num_streams — Put and Get calls under way."""
+    """An attached client. closing — set when the daemon stops; num_streams — Put and Get calls under way; pool_id — of the page pool that it maps, if any."""
 
     session: SessionId
     shares_memory: bool
     closing: asyncio.Event
     is_open: bool = True
     num_streams: int = 0
+    pool_id: int | None = None
     _awaited: dict[int, Acquisition] = field(default_factory=dict)
+    _awaited_pages: dict[int, PageAcquisition] = field(default_factory=dict)
+    _next_await_id: int = 1
 
     def check_open(self) -> None:
         """Raises ClosedError once the session has ended: what it held may be somebody else's by now."""
@@ -57,6 +61,23 @@ class SessionHandle:
     def recall(self, lease_id: int) -> Acquisition | None:
         """What was kept for a lease, once."""
         return self._awaited.pop(lease_id, None)
+
+    def remember_pages(self, acquired: PageAcquisition) -> int:
+        """Keeps an acquisition whose pages are still being filled for AwaitPages, which finds it by the number returned."""
+        if len(self._awaited_pages) >= AWAITED_LIMIT:
+            del self._awaited_pages[next(iter(self._awaited_pages))]
+        await_id, self._next_await_id = self._next_await_id, self._next_await_id + 1
+        self._awaited_pages[await_id] = acquired
+        return await_id
+
+    def recall_pages(self, await_id: int) -> PageAcquisition | None:
+        """What was kept under a number, once."""
+        return self._awaited_pages.pop(await_id, None)
+
+    def lose_pool(self) -> None:
+        """The client maps no pool any more; what was acquired of it is nobody's to await."""
+        self.pool_id = None
+        self._awaited_pages.clear()
 
 
 class Sessions:

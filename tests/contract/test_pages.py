@@ -1,10 +1,11 @@
-"""The contract suite of page stores, on the store in this process."""
+"""The contract suite of page stores, on the store in this process and on the engine's private pages."""
 
 import pytest
 
 from tierkv.assemble import open_tiered_store
 from tierkv.clock import SystemClock
 from tierkv.embedded import EmbeddedStore
+from tierkv.engine.private_pages import PrivatePages
 from tierkv.pages import PageStore
 from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, PolicyName, StoreSettings
 from tierkv.testing.page_suite import BLOCK_BYTES, PageContract, PageRig
@@ -43,3 +44,12 @@ class TestEmbedded(PageContract):
         tiered.check_integrity()
         store.close()
         assert not tiered.has_pages(store._session)
+
+
+class TestPrivate(PageContract):
+    @pytest.fixture
+    def rig(self):
+        store = PrivatePages(64 * BLOCK_BYTES)
+        yield PageRig(store)
+        store.check_integrity()
+        store.close()

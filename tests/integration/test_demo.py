@@ -53,7 +53,8 @@ def tiny_folder(tmp_path_factory):
     return folder
 
 
-def test_every_answer_of_the_story_is_the_first_one_and_restored(tiny_folder, tmp_path, monkeypatch):
+def test_every_answer_of_the_story_is_the_first_one_and_restored(tiny_folder, tmp_path_factory, monkeypatch):
+    tmp_path = tmp_path_factory.mktemp("t")  # short: the path of a Unix socket below it has at most 107 bytes
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     shared = tmp_path / "shm"  # the machine's own may have other people's entries
     shared.mkdir()

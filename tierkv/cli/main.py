@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import tierkv
-from tierkv.cli import bench, demo, explain, record, serve, simulate, status, verify
+from tierkv.cli import bench, demo, engine, explain, record, serve, simulate, status, verify
 from tierkv.cli.output import run_command
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ explain.register(app)
 record.register(app)
 simulate.register(app)
 verify.register(app)
+engine.register(app)
 demo.register(app)
 bench.register(app)
 

@@ -20,6 +20,10 @@ def serve(
     disk: Annotated[
         str | None, typer.Option(help="Disk for blocks, e.g. 50GiB; 0 for none. Default: a share of what is free.")
     ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="Page pool of a device that engines map, e.g. cpu:2GiB or cuda:0:20GiB; may be repeated. Default: none."),
+    ] = None,
     disk_write_budget: Annotated[
         str | None, typer.Option(help="Bytes that may be written to disk in 24 hours, e.g. 500GB. Default: no limit.")
     ] = None,
@@ -43,6 +47,7 @@ def serve(
         "run_dir": run_dir,
         "host_memory": host_memory,
         "disk": disk,
+        "device": device or None,
         "disk_write_budget": disk_write_budget,
         "durability": durability,
         "policy": policy,

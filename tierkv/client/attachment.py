@@ -61,10 +61,7 @@ class Attachment:
 
     def link(self, deadline_s: float) -> Link:
         """The living link, or a new one, for one call: UnavailableError at once while the breaker is open."""
-        if self._is_closed:
-            raise ClosedError("the client is closed")
-        if self.is_foreign:
-            raise ClosedError("a client cannot be used after a fork; connect again in the child", opened_in=self._pid)
+        self.check_open()
         self._breaker.before_call()
         current = self._link
         if current is not None and current.is_alive:
@@ -81,6 +78,17 @@ class Attachment:
             raise
         finally:
             self._lock.release()
+
+    def check_open(self) -> None:
+        """Raises ClosedError for a client that is closed, or another process's."""
+        if self._is_closed:
+            raise ClosedError("the client is closed")
+        if self.is_foreign:
+            raise ClosedError("a client cannot be used after a fork; connect again in the child", opened_in=self._pid)
+
+    def check_answering(self) -> None:
+        """For a call on a link that there is: raises UnavailableError at once while the breaker is open."""
+        self._breaker.before_call()
 
     def _attach_anew(self, deadline_s: float) -> Link:
         old, self._link = self._link, None

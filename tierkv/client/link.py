@@ -40,6 +40,7 @@ class Link:
 
         left_s — seconds until the deadline of all steps together; raises UnavailableError where it has passed.
         """
+        self.address = address
         self.epoch = epoch
         self.arena: ArenaMap | None = None
         self.lease_ttl_s = 0.0
@@ -145,15 +146,7 @@ def attach_to(address: LocalAddress, label: str, left_s: Callable[[], float]) ->
     Raises UnavailableError that names the socket when nobody answers there.
     """
     folder: RunFolder = find_run_folder(address.run_folder)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        timeout_s = left_s()
-        connection.settimeout(timeout_s)
-        try:
-            _connect(connection, folder.attach_socket, timeout_s)
-        except OSError as error:
-            raise UnavailableError(
-                "no daemon answers at this socket; start `tierkv serve`", socket=folder.attach_socket, error=error.strerror or error
-            ) from error
+    with connected(address, left_s) as connection:
         attached = attach.handshake(connection, attach.Hello(label), left_s)
     try:
         arena = ArenaMap(attached.arena_fd, attached.welcome.arena_bytes)
@@ -162,6 +155,25 @@ def attach_to(address: LocalAddress, label: str, left_s: Callable[[], float]) ->
     finally:
         os.close(attached.arena_fd)
     return attached.welcome, arena, f"unix:{folder.path / attached.welcome.grpc_socket_name}"
+
+
+def connected(address: LocalAddress, left_s: Callable[[], float]) -> socket.socket:
+    """A connection to the daemon's attach socket, the caller's to close. Raises UnavailableError that names it where nobody answers."""
+    path = find_run_folder(address.run_folder).attach_socket
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        timeout_s = left_s()
+        connection.settimeout(timeout_s)
+        _connect(connection, path, timeout_s)
+    except OSError as error:
+        connection.close()
+        raise UnavailableError(
+            "no daemon answers at this socket; start `tierkv serve`", socket=path, error=error.strerror or error
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect(connection: socket.socket, path: Path, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The synchronous client: `BlockStore` over a daemon. Contract of each verb: `tierkv.interface`.
+"""The synchronous client: `BlockStore` over a daemon. Contract of each verb: `tierkv.interface`; the page verbs are in `pages`.
 
 Control goes over gRPC, a call for many keys; blocks are read and written in place in the arena, or streamed where no memory is shared.
 Nothing blocks past its deadline; a daemon that is away costs an UnavailableError, at once while the breaker is open, and is attached
@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from tierkv.answers import Explanation
 from tierkv.client import verbs
@@ -20,6 +20,7 @@ from tierkv.client.attachment import Attachment
 from tierkv.client.lease import ClientLease
 from tierkv.client.link import Link
 from tierkv.client.loading import open_lease
+from tierkv.client.pages import PageClient
 from tierkv.client.scratch import put_requests, scratch_grants
 from tierkv.client.verbs import ClientReservation, PutCall, Registration, own_reservation
 from tierkv.clock import Clock, SystemClock
@@ -36,7 +37,6 @@ from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
 
 DEFAULT_TIMEOUT_S = 5.0
-_RELEASE_TIMEOUT_S = 5.0
 T = TypeVar("T")
 
 
@@ -62,14 +62,13 @@ def connect(
     return client
 
 
-class Client:
-    """A `BlockStore` kept by a daemon. Safe to use from several threads; not across a fork."""
+class Client(PageClient):
+    """A `BlockStore`, and a `PageStore`, kept by a daemon. Safe to use from several threads; not across a fork."""
 
     def __init__(
         self, address: Address, *, timeout_s: float = DEFAULT_TIMEOUT_S, label: str = "", clock: Clock | None = None
     ) -> None:
-        self._attachment = Attachment(address, label=label, timeout_s=timeout_s, clock=clock or SystemClock())
-        self._releasing: set[Any] = set()
+        super().__init__(Attachment(address, label=label, timeout_s=timeout_s, clock=clock or SystemClock()))
 
     def __enter__(self) -> Self:
         return self
@@ -105,12 +104,6 @@ class Client:
         namespace = verbs.namespace_of(known, self._attachment.call("Register", verbs.register_request(known), timeout_s))
         self._attachment.known[namespace.namespace_id] = known
         return namespace
-
-    def _block_bytes(self, namespace_id: NamespaceId) -> int:
-        known = self._attachment.known.get(namespace_id)
-        if known is None:
-            raise InvalidRequestError("this namespace is not registered; register its identity first", namespace=namespace_id)
-        return known.layout.block_bytes
 
     def lookup(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> PrefixMatch:
         return verbs.match_of(self._attachment.call("Lookup", verbs.lookup_request(namespace_id, keys), timeout_s))
@@ -228,18 +221,7 @@ class Client:
         if lease_id is None or not link.is_alive:
             return
         # Nobody waits for the answer: a lease that cannot be released expires.
-        request = pb.ReleaseRequest(lease_ids=[lease_id])
-        try:
-            call = link.stub.Release.future(request, timeout=_RELEASE_TIMEOUT_S, metadata=link.metadata)
-        except ValueError:  # another thread has closed the channel, and the session with it
-            return
-        self._releasing.add(call)
-        call.add_done_callback(self._released)
-
-    def _released(self, call: Any) -> None:
-        self._releasing.discard(call)
-        if call.cancelled() or call.exception() is not None:
-            self.counters["release_failures"] += 1
+        self._releasing.send(link, "Release", pb.ReleaseRequest(lease_ids=[lease_id]))
 
     def prefetch(self, namespace_id: NamespaceId, keys: Sequence[BlockKey], *, timeout_s: float | None = None) -> int:
         return int(self._attachment.call("Prefetch", verbs.prefetch_request(namespace_id, keys), timeout_s).started)
@@ -334,6 +316,7 @@ class Client:
     def close(self) -> None:
         if self._attachment.is_foreign:
             return
-        for call in list(self._releasing):  # the daemon takes back with the session what they would have released
-            call.cancel()
+        self._releasing.cancel()
+        self._releasing_pages.cancel()
         self._attachment.close()
+        self.close_pool()

@@ -82,15 +82,19 @@ class EngineProcess:
 
     def ask(self, document: str, question: str, new_tokens: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
         """Sends one request and waits for its answer. Raises UnavailableError when the process ends or is too slow."""
+        request = {"document": document, "question": question, "new_tokens": new_tokens}
+        return Answer(**self.call(request, timeout_s=timeout_s))
+
+    def call(self, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """Sends one object and waits for the one that answers it. Raises as `ask` does."""
         process = self._running()
         assert process.stdin is not None
-        request = {"document": document, "question": question, "new_tokens": new_tokens}
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError as error:
             raise self._ended() from error
-        return Answer(**self._receive(timeout_s))
+        return self._receive(timeout_s)
 
     def kill(self) -> None:
         """SIGKILL, and waits until the process is gone; nothing happens when none runs."""

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from tierkv.answers import PageAcquisition, PageCommit, PoolView, RunResult
+from tierkv.answers import PageAcquisition, PageCommit, PoolFill, PoolView, RunResult
 from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.entry import BlockEntry
 from tierkv.index.holds import SessionId
@@ -31,6 +31,11 @@ class PageVerbs(StoreCare):
     def device_names(self) -> tuple[str, ...]:
         """The devices that have a pool."""
         return tuple(pool.device for pool in self._books.pools)
+
+    def pool_fill(self) -> tuple[PoolFill, ...]:
+        """What the pages of each pool are used for, at one moment."""
+        with self._lock:
+            return tuple(PoolFill(pool.device, pool.num_pages, pool.num_free, pool.num_idle) for pool in self._books.pools)
 
     def open_pool(self, session: SessionId, namespace_id: NamespaceId, device: str) -> PoolView:
         """The pool of `device`, cut into pages of the namespace's block size; a session opens one.

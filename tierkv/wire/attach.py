@@ -1,6 +1,7 @@
 """The messages of the attach handshake: fixed binary, bounded before they are believed. docs/protocol.md, "Attach".
 
-Pure encoding plus two blocking helpers for the client's side of the socket; the daemon's side is `tierkvd.attach`.
+Pure encoding plus the client's side of the exchange, which blocks; the daemon's side is `tierkvd.attach`. What a pool connection says
+is in `tierkv.wire.pools`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from tierkv.errors import DataError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.wire.kinds import CLASS_OF_KIND, ErrorKind, kind_of
@@ -27,12 +28,15 @@ _HELLO = struct.Struct("<HH")
 _WELCOME = struct.Struct(f"<QQ{SECRET_BYTES}sHHH")
 _REFUSAL = struct.Struct("<HH")
 HEADER_BYTES = _HEADER.size
+T = TypeVar("T")
 
 
 class Kind(IntEnum):
     HELLO = 1
     WELCOME = 2
     REFUSAL = 3
+    MAP_POOL = 4
+    POOL = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def encode_hello(hello: Hello) -> bytes:
     label = hello.label.encode()
     if len(label) > LABEL_BYTES:
         raise InvalidRequestError("a label has at most 256 bytes", length=len(label))
-    return _message(Kind.HELLO, _HELLO.pack(hello.protocol_version, len(label)) + label)
+    return message(Kind.HELLO, _HELLO.pack(hello.protocol_version, len(label)) + label)
 
 
 def encode_welcome(welcome: Welcome) -> bytes:
@@ -81,12 +85,12 @@ def encode_welcome(welcome: Welcome) -> bytes:
         len(version),
         len(name),
     )
-    return _message(Kind.WELCOME, body + version + name)
+    return message(Kind.WELCOME, body + version + name)
 
 
 def encode_refusal(error: TierKVError) -> bytes:
     text = str(error).encode()[:_TEXT_BYTES_LIMIT]
-    return _message(Kind.REFUSAL, _REFUSAL.pack(kind_of(error), len(text)) + text)
+    return message(Kind.REFUSAL, _REFUSAL.pack(kind_of(error), len(text)) + text)
 
 
 def decode_header(header: bytes) -> tuple[Kind, int]:
@@ -107,17 +111,17 @@ def decode_header(header: bytes) -> tuple[Kind, int]:
 
 def decode_hello(body: bytes) -> Hello:
     """Raises DataError for a malformed body. Whether the protocol version is acceptable is the daemon's decision."""
-    (version, length), texts = _fixed(_HELLO, body)
+    (version, length), texts = fixed(_HELLO, body)
     if length > LABEL_BYTES:
         raise DataError("the label is too long", length=length, limit=LABEL_BYTES)
-    (label,) = _texts(texts, length)
+    (label,) = texts_of(texts, length)
     return Hello(label=label, protocol_version=version)
 
 
 def decode_welcome(body: bytes) -> Welcome:
     """Raises DataError for a malformed body or a socket name that leaves its folder."""
-    (arena, prefaulted, secret, descriptors, version_length, name_length), texts = _fixed(_WELCOME, body)
-    version, name = _texts(texts, version_length, name_length)
+    (arena, prefaulted, secret, descriptors, version_length, name_length), texts = fixed(_WELCOME, body)
+    version, name = texts_of(texts, version_length, name_length)
     if not name or "/" in name or "\0" in name or name in {".", ".."}:
         raise DataError("the daemon named a socket outside its folder", name=name)
     if not arena or prefaulted > arena or not 1 <= descriptors <= DESCRIPTORS_LIMIT:
@@ -127,8 +131,8 @@ def decode_welcome(body: bytes) -> Welcome:
 
 def decode_refusal(body: bytes) -> TierKVError:
     """The error that the daemon answered with; a number this side does not know is an UnavailableError with the text."""
-    (number, length), texts = _fixed(_REFUSAL, body)
-    (text,) = _texts(texts, length)
+    (number, length), texts = fixed(_REFUSAL, body)
+    (text,) = texts_of(texts, length)
     cls = CLASS_OF_KIND[ErrorKind(number)] if number in ErrorKind.__members__.values() else UnavailableError
     return cls(text)
 
@@ -142,6 +146,22 @@ def handshake(connection: socket.socket, hello: Hello, left_s: Callable[[], floa
     Raises what the daemon refused with, UnavailableError where it hung up or was too slow, DataError where it talked nonsense.
     Descriptors that came with a bad answer are closed.
     """
+
+    def arena_of(body: bytes, descriptors: list[int]) -> Attached:
+        welcome = decode_welcome(body)
+        check_descriptors(descriptors, expected=welcome.num_descriptors)
+        return Attached(welcome, descriptors.pop(0))
+
+    return exchange(connection, encode_hello(hello), Kind.WELCOME, arena_of, left_s)
+
+
+def exchange(
+    connection: socket.socket, request: bytes, answer: Kind, take: Callable[[bytes, list[int]], T], left_s: Callable[[], float]
+) -> T:
+    """Says `request` and hands the body of an `answer` to `take`, with the descriptors that came along; as `handshake` says.
+
+    take — removes from the list the descriptors that it keeps; the others are closed, all of them where it raises before.
+    """
     descriptors: list[int] = []
 
     def receive(length: int) -> bytes:
@@ -150,26 +170,27 @@ def handshake(connection: socket.socket, hello: Hello, left_s: Callable[[], floa
 
     try:
         connection.settimeout(left_s())
-        connection.sendall(encode_hello(hello))
+        connection.sendall(request)
         connection.settimeout(left_s())
         header, descriptors = _receive_with_descriptors(connection, receive)
         kind, length = decode_header(header)
         body = _receive_exactly(length, receive)
         if kind is Kind.REFUSAL:
             raise decode_refusal(body)
-        if kind is not Kind.WELCOME:
+        if kind is not answer:
             raise DataError("the daemon answered with the wrong kind of message", kind=kind.name)
-        welcome = decode_welcome(body)
-        if len(descriptors) != welcome.num_descriptors:
-            raise DataError("descriptors are missing", expected=welcome.num_descriptors, received=len(descriptors))
-        arena_fd, *others = descriptors
-        descriptors = others
-        return Attached(welcome, arena_fd)
+        return take(body, descriptors)
     except OSError as error:
         raise UnavailableError("the attach handshake failed", error=error.strerror or type(error).__name__) from error
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def check_descriptors(descriptors: list[int], *, expected: int) -> None:
+    """Raises DataError where not as many came as were announced."""
+    if len(descriptors) != expected:
+        raise DataError("descriptors are missing", expected=expected, received=len(descriptors))
 
 
 def _receive_with_descriptors(connection: socket.socket, receive: Callable[[int], bytes]) -> tuple[bytes, list[int]]:
@@ -197,19 +218,22 @@ def _receive_exactly(length: int, receive: Callable[[int], bytes]) -> bytes:
     return bytes(parts)
 
 
-def _message(kind: Kind, body: bytes) -> bytes:
+def message(kind: Kind, body: bytes) -> bytes:
+    """Header and body. Raises InvalidRequestError for a body above 4,096 bytes."""
     if len(body) > BODY_BYTES_LIMIT:
         raise InvalidRequestError("an attach message is too long", length=len(body), limit=BODY_BYTES_LIMIT)
     return _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(body)) + body
 
 
-def _fixed(layout: struct.Struct, body: bytes) -> tuple[tuple[Any, ...], bytes]:
+def fixed(layout: struct.Struct, body: bytes) -> tuple[tuple[Any, ...], bytes]:
+    """The fixed fields of a body, and what follows them. Raises DataError for a body that is too short."""
     if len(body) < layout.size:
         raise DataError("the attach message is cut off", length=len(body), expected=layout.size)
     return layout.unpack_from(body), body[layout.size :]
 
 
-def _texts(data: bytes, *lengths: int) -> list[str]:
+def texts_of(data: bytes, *lengths: int) -> list[str]:
+    """UTF-8 texts of these lengths, back to back. Raises DataError where they do not add up or are none."""
     if sum(lengths) != len(data):
         raise DataError("the lengths in an attach message do not add up", expected=sum(lengths), found=len(data))
     texts: list[str] = []

@@ -12,6 +12,7 @@ RECORDING_METADATA = "tierkv-recording"
 AUTHORIZATION_METADATA = "authorization"
 
 KEYS_PER_CALL = 65_536
+"""And pages."""
 CHUNK_BYTES = MIB
 """Payload of one chunk of Put and Get; larger messages gain nothing and hold the loop longer."""
 MESSAGE_BYTES = 4 * MIB
@@ -19,6 +20,8 @@ MESSAGE_BYTES = 4 * MIB
 LABEL_BYTES = 256
 ERROR_CONTEXT_BYTES = 4 * KIB
 SECRET_BYTES = 32
+DEVICE_BYTES = 64
+IPC_HANDLE_BYTES = 1_024
 CONCURRENT_CALLS = 4_096
 
 KEEPALIVE_TIME_MS = 20_000

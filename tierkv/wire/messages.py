@@ -14,6 +14,7 @@ from tierkv.model.keys import KEY_BYTES, BlockKey, NamespaceId, namespace_id
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.model.outcomes import Durability, MissReason, PolicyStats, ReserveOutcome, StoreStats, TierName, TierStats
+from tierkv.pages import PageOutcome
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire.limits import KEYS_PER_CALL
 
@@ -22,12 +23,14 @@ _TIERS: tuple[TierName, ...] = (TierName.DEVICE, TierName.HOST, TierName.DISK, T
 _DURABILITIES: tuple[Durability, ...] = (Durability.VOLATILE, Durability.INTERVAL, Durability.STRICT)
 _MISSES: tuple[MissReason, ...] = tuple(MissReason)
 _OUTCOMES: tuple[ReserveOutcome, ...] = tuple(ReserveOutcome)
+_PAGE_OUTCOMES: tuple[PageOutcome, ...] = tuple(PageOutcome)
 _PRIORITIES: tuple[Priority, ...] = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 # Every enum of the protocol starts with "unspecified" = 0 and then lists the values in the order of the enums above.
 _TIER_NUMBERS = {tier: number for number, tier in enumerate(_TIERS, 1)}
 _DURABILITY_NUMBERS = {durability: number for number, durability in enumerate(_DURABILITIES, 1)}
 _MISS_NUMBERS = {miss: number for number, miss in enumerate(_MISSES, 1)}
 _OUTCOME_NUMBERS = {outcome: number for number, outcome in enumerate(_OUTCOMES, 1)}
+_PAGE_OUTCOME_NUMBERS = {outcome: number for number, outcome in enumerate(_PAGE_OUTCOMES, 1)}
 _PRIORITY_NUMBERS = {priority: number for number, priority in enumerate(_PRIORITIES, 1)}
 
 
@@ -99,6 +102,15 @@ def outcome_numbers(outcomes: Iterable[ReserveOutcome]) -> list[int]:
 def outcomes_of(numbers: Iterable[int]) -> tuple[ReserveOutcome, ...]:
     """Raises DataError for an outcome that this version does not know."""
     return tuple(_known(_OUTCOMES, number, "outcome") for number in numbers)
+
+
+def page_outcome_numbers(outcomes: Iterable[PageOutcome]) -> list[int]:
+    return [_PAGE_OUTCOME_NUMBERS[outcome] for outcome in outcomes]
+
+
+def page_outcomes_of(numbers: Iterable[int]) -> tuple[PageOutcome, ...]:
+    """Raises DataError for an outcome that this version does not know."""
+    return tuple(_known(_PAGE_OUTCOMES, number, "page outcome") for number in numbers)
 
 
 def durability_number(durability: Durability | None) -> int:

@@ -5,7 +5,7 @@ import pytest
 from tierkv.config import Address, LogLevel, load, parse_address, parse_size
 from tierkv.errors import InvalidRequestError
 from tierkv.model.outcomes import Durability
-from tierkv.settings import GIB, MIB, PolicyName
+from tierkv.settings import GIB, MIB, DeviceSettings, PolicyName
 
 
 @pytest.mark.parametrize(
@@ -102,3 +102,40 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path):
         broken.write_bytes(content)
         with pytest.raises(InvalidRequestError, match="not TOML"):
             load({}, config_file=broken, environment={})
+
+
+CPU, CUDA = DeviceSettings("cpu", 2 * GIB), DeviceSettings("cuda:0", 20 * GIB)
+
+
+def test_a_pool_larger_than_the_machine_is_refused(monkeypatch):
+    monkeypatch.setattr("tierkv.config.total_memory_bytes", lambda: 3 * GIB)
+    assert load({"device": ["cpu:3GiB,cuda:0:20GiB"]}, environment={}).store.devices[0].memory_bytes == 3 * GIB
+    with pytest.raises(InvalidRequestError, match="larger than the memory"):
+        load({"device": ["cpu:3073MiB"]}, environment={})
+
+
+def test_devices_come_from_flags_lists_and_text(tmp_path, monkeypatch):
+    monkeypatch.setattr("tierkv.config.total_memory_bytes", lambda: 2 * GIB)
+    file = tmp_path / "tierkv.toml"
+    file.write_text('device = ["cpu:2GiB", "cuda:0:20GiB"]')
+    assert load({}, config_file=file, environment={}).store.devices == (CPU, CUDA)
+    assert load({}, environment={"TIERKV_DEVICE": "cpu:2GiB, cuda:0:20GiB"}).store.devices == (CPU, CUDA)
+    assert load({"device": ["cpu:2GiB"]}, config_file=file, environment={}).store.devices == (CPU,)
+    file.write_text('device = "cpu:2GiB"')
+    assert load({}, config_file=file, environment={}).store.devices == (CPU,)
+    assert load({"device": None}, environment={}).store.devices == ()
+
+
+@pytest.mark.parametrize("text", ["", "gpu:1GiB", "cuda:1GiB", "cuda:0x:1GiB", "2GiB", "cpu:0:1GiB", ":1GiB", "cpu:1GiB,"])
+def test_what_is_no_device_shows_the_form(text):
+    with pytest.raises(InvalidRequestError, match=r"cuda:0:20GiB.*'device' from the flag"):
+        load({"device": [text]}, environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("cpu", "needs the size"), ("cuda:3", "needs the size"), ("cpu:lots", "4GiB"), ("cpu:1MiB,cpu:2MiB", "name it once")],
+)
+def test_a_device_without_a_size_or_named_twice_is_refused(text, sentence):
+    with pytest.raises(InvalidRequestError, match=sentence):
+        load({}, environment={"TIERKV_DEVICE": text})

@@ -65,6 +65,14 @@ def test_the_older_cgroup_files_count_too(box):
     assert machine.available_memory_bytes() == GIB // 2
 
 
+def test_what_there_is_in_all_is_the_machine_s_or_the_cgroup_s(box):
+    assert machine.total_memory_bytes() == 16 * GIB
+    (box / "own").write_text("0::/user\n")
+    limit(box / "cgroup" / "user", "memory.max", 3 * GIB)
+    limit(box / "cgroup" / "user", "memory.current", 2 * GIB)
+    assert machine.total_memory_bytes() == 3 * GIB
+
+
 def test_a_small_machine_gets_the_least(box):
     (box / "meminfo").write_text("MemAvailable: 1024 kB\n")
     assert machine.default_host_bytes(box) == 64 * MIB

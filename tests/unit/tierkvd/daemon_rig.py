@@ -1,6 +1,9 @@
 """A servicer over a real, tiny store, on a Unix socket of the test's own loop; time is the test's."""
 
+import asyncio
 import contextlib
+import os
+import socket
 from dataclasses import dataclass
 
 import grpc.aio
@@ -18,7 +21,9 @@ from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkv.wire._generated import tierkv_pb2_grpc
 from tierkv.wire.addresses import RunFolder, create_run_folder
 from tierkv.wire.limits import SESSION_METADATA
+from tierkv.wire.pools import MapPool, ask_for_pool
 from tierkvd.attach import AttachServer
+from tierkvd.pools import Pools
 from tierkvd.rpc import RpcServer
 from tierkvd.servicer import Servicer
 
@@ -28,6 +33,7 @@ IDENTITY = Identity(weights="unit")
 NAMESPACE = IDENTITY.fingerprint(LAYOUT)
 KEYS = chain_keys(NAMESPACE, range(4 * 16), block_tokens=4)
 TIMEOUT_S = 20
+POOLS_LIMIT = 3
 
 
 def content_of(key):
@@ -42,6 +48,7 @@ class Rig:
     clock: ManualClock
     servicer: Servicer
     attach: AttachServer
+    pools: Pools
     folder: RunFolder
     stub: tierkv_pb2_grpc.TierKVStub
 
@@ -55,6 +62,24 @@ class Rig:
             yield stream, ((SESSION_METADATA, opened.session_secret),)
         finally:
             stream.cancel()
+
+    async def map_pool(self, metadata, device="cpu", *, namespace_id=NAMESPACE):
+        """A pool connection of the session whose calls have this metadata, and what the daemon offered. The descriptor is closed."""
+
+        def ask():
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(self.folder.attach_socket))
+                request = MapPool(metadata[0][1], namespace_id, device)
+                return connection, ask_for_pool(connection, request, lambda: TIMEOUT_S)
+            except BaseException:
+                connection.close()
+                raise
+
+        connection, found = await asyncio.to_thread(ask)
+        if found.memory_fd is not None:
+            os.close(found.memory_fd)
+        return connection, found.offer
 
     def extent(self, offset):
         return Extent(offset, BLOCK_BYTES)
@@ -88,10 +113,11 @@ async def running(tmp_path):
     servicer = Servicer(store, clock, settings.limits)
     server = RpcServer(servicer)
     await server.listen_unix(folder.grpc_socket)
-    attach = AttachServer(folder.attach_socket, store, servicer.sessions)
+    pools = Pools(store, servicer.sessions, limit=POOLS_LIMIT)
+    attach = AttachServer(folder.attach_socket, store, servicer.sessions, pools)
     attach.start()
     async with grpc.aio.insecure_channel(f"unix:{folder.grpc_socket}") as channel:
-        yield Rig(store, clock, servicer, attach, folder, tierkv_pb2_grpc.TierKVStub(channel))
+        yield Rig(store, clock, servicer, attach, pools, folder, tierkv_pb2_grpc.TierKVStub(channel))
     await attach.stop()
     await server.stop(0)
     servicer.scrubs.join(TIMEOUT_S)

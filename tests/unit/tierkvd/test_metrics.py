@@ -4,6 +4,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.tierkvd.daemon_rig import BLOCK_BYTES, KEYS, NAMESPACE, TIMEOUT_S
+from tierkv.answers import PoolFill
 from tierkv.model.outcomes import PolicyStats, StoreStats, TierName, TierStats
 from tierkv.wire._generated import tierkv_pb2 as pb
 from tierkvd.metrics import StoreCollector
@@ -17,9 +18,10 @@ class Trail:
 class Store:
     """A store that tells what a test wants told."""
 
-    def __init__(self, stats):
+    def __init__(self, stats, pools=()):
         self.trail = Trail()
         self.stats = lambda: stats
+        self.pool_fill = lambda: pools
 
 
 def samples(store):
@@ -40,6 +42,7 @@ def test_counters_become_families_with_labels():
         "evictions_demote": 2,
         "evictions_discard": 3,
         "disk_evictions": 4,
+        "device_evictions": 10,
         "disk_written_bytes": 5,
         "promoted_bytes": 6,
         "streamed_in_bytes": 7,
@@ -54,7 +57,7 @@ def test_counters_become_families_with_labels():
     stats = StoreStats(
         "1", 2.0, tiers, {"host": 3}, {"evicted": 4}, 5, 6, 7, counters, ("bad",), policies, write_budget_left_bytes=0
     )
-    assert samples(Store(stats)) == {
+    assert samples(Store(stats, pools=(PoolFill("cpu", 16, 3, 4),))) == {
         ("tierkv_tier_capacity_bytes", "host"): 100,
         ("tierkv_tier_used_bytes", "host"): 50,
         ("tierkv_tier_blocks", "host"): 5,
@@ -64,6 +67,7 @@ def test_counters_become_families_with_labels():
         ("tierkv_evictions_total", "demote", "host"): 2,
         ("tierkv_evictions_total", "discard", "host"): 3,
         ("tierkv_evictions_total", "disk", "room"): 4,
+        ("tierkv_evictions_total", "device", "room"): 10,
         ("tierkv_moved_bytes_total", "host_to_disk"): 5,
         ("tierkv_moved_bytes_total", "disk_to_host"): 6,
         ("tierkv_moved_bytes_total", "client_to_host"): 7,
@@ -87,6 +91,9 @@ def test_counters_become_families_with_labels():
         ("tierkv_policy_p", "disk"): 0,
         ("tierkv_policy_w", "host"): -2.0,
         ("tierkv_policy_w", "disk"): 0,
+        ("tierkv_pages", "cpu", "free"): 3,
+        ("tierkv_pages", "cached", "cpu"): 4,
+        ("tierkv_pages", "cpu", "in_use"): 9,
         ("tierkv_sessions",): 5,
         ("tierkv_leases",): 6,
         ("tierkv_reservations",): 7,
@@ -101,6 +108,11 @@ def test_counters_become_families_with_labels():
 def test_without_a_budget_there_is_no_metric_of_it():
     stats = StoreStats("1", 2.0, (), {}, {}, 0, 0, 0)
     assert ("tierkv_write_budget_left_bytes",) not in samples(Store(stats))
+
+
+def test_without_a_device_there_is_no_metric_of_pages():
+    stats = StoreStats("1", 2.0, (), {}, {}, 0, 0, 0)
+    assert not [sample for sample in samples(Store(stats)) if sample[0] == "tierkv_pages"]
 
 
 async def test_a_real_store_fills_them(rig):

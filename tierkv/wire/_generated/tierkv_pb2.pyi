@@ -41,6 +41,13 @@ class ReserveOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESERVE_OUTCOME_PENDING: _ClassVar[ReserveOutcome]
     RESERVE_OUTCOME_REFUSED: _ClassVar[ReserveOutcome]
 
+class PageOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAGE_OUTCOME_UNSPECIFIED: _ClassVar[PageOutcome]
+    PAGE_OUTCOME_COMMITTED: _ClassVar[PageOutcome]
+    PAGE_OUTCOME_PRESENT: _ClassVar[PageOutcome]
+    PAGE_OUTCOME_REFUSED: _ClassVar[PageOutcome]
+
 class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PRIORITY_UNSPECIFIED: _ClassVar[Priority]
@@ -69,6 +76,10 @@ RESERVE_OUTCOME_GRANTED: ReserveOutcome
 RESERVE_OUTCOME_PRESENT: ReserveOutcome
 RESERVE_OUTCOME_PENDING: ReserveOutcome
 RESERVE_OUTCOME_REFUSED: ReserveOutcome
+PAGE_OUTCOME_UNSPECIFIED: PageOutcome
+PAGE_OUTCOME_COMMITTED: PageOutcome
+PAGE_OUTCOME_PRESENT: PageOutcome
+PAGE_OUTCOME_REFUSED: PageOutcome
 PRIORITY_UNSPECIFIED: Priority
 PRIORITY_LOW: Priority
 PRIORITY_NORMAL: Priority
@@ -357,6 +368,116 @@ class AdviseReply(_message.Message):
     ADVISED_FIELD_NUMBER: _ClassVar[int]
     advised: int
     def __init__(self, advised: _Optional[int] = ...) -> None: ...
+
+class ReservePagesRequest(_message.Message):
+    __slots__ = ("pool_id", "count")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
+    count: int
+    def __init__(self, pool_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ReservePagesReply(_message.Message):
+    __slots__ = ("pages",)
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    pages: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pages: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PageRun(_message.Message):
+    __slots__ = ("keys", "pages", "parent")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    pages: _containers.RepeatedScalarFieldContainer[int]
+    parent: bytes
+    def __init__(self, keys: _Optional[bytes] = ..., pages: _Optional[_Iterable[int]] = ..., parent: _Optional[bytes] = ...) -> None: ...
+
+class CommitPagesRequest(_message.Message):
+    __slots__ = ("pool_id", "namespace_id", "runs", "hints")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    HINTS_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
+    namespace_id: bytes
+    runs: _containers.RepeatedCompositeFieldContainer[PageRun]
+    hints: Hints
+    def __init__(self, pool_id: _Optional[int] = ..., namespace_id: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[PageRun, _Mapping]]] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
+
+class CommitPagesReply(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedScalarFieldContainer[PageOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[PageOutcome, str]]] = ...) -> None: ...
+
+class AcquirePagesRequest(_message.Message):
+    __slots__ = ("pool_id", "namespace_id", "keys", "hints")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    HINTS_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
+    namespace_id: bytes
+    keys: bytes
+    hints: Hints
+    def __init__(self, pool_id: _Optional[int] = ..., namespace_id: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., hints: _Optional[_Union[Hints, _Mapping]] = ...) -> None: ...
+
+class AcquirePagesReply(_message.Message):
+    __slots__ = ("pages", "tiers", "miss", "num_ready", "await_id")
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
+    MISS_FIELD_NUMBER: _ClassVar[int]
+    NUM_READY_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    pages: _containers.RepeatedScalarFieldContainer[int]
+    tiers: _containers.RepeatedScalarFieldContainer[Tier]
+    miss: MissReason
+    num_ready: int
+    await_id: int
+    def __init__(self, pages: _Optional[_Iterable[int]] = ..., tiers: _Optional[_Iterable[_Union[Tier, str]]] = ..., miss: _Optional[_Union[MissReason, str]] = ..., num_ready: _Optional[int] = ..., await_id: _Optional[int] = ...) -> None: ...
+
+class AwaitPagesRequest(_message.Message):
+    __slots__ = ("pool_id", "await_id")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
+    await_id: int
+    def __init__(self, pool_id: _Optional[int] = ..., await_id: _Optional[int] = ...) -> None: ...
+
+class AwaitPagesEvent(_message.Message):
+    __slots__ = ("ready", "ended")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ready: PagesReady
+    ended: PagesEnded
+    def __init__(self, ready: _Optional[_Union[PagesReady, _Mapping]] = ..., ended: _Optional[_Union[PagesEnded, _Mapping]] = ...) -> None: ...
+
+class PagesReady(_message.Message):
+    __slots__ = ("num_ready",)
+    NUM_READY_FIELD_NUMBER: _ClassVar[int]
+    num_ready: int
+    def __init__(self, num_ready: _Optional[int] = ...) -> None: ...
+
+class PagesEnded(_message.Message):
+    __slots__ = ("num_blocks", "miss")
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MISS_FIELD_NUMBER: _ClassVar[int]
+    num_blocks: int
+    miss: MissReason
+    def __init__(self, num_blocks: _Optional[int] = ..., miss: _Optional[_Union[MissReason, str]] = ...) -> None: ...
+
+class ReleasePagesRequest(_message.Message):
+    __slots__ = ("pool_id", "pages")
+    POOL_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    pool_id: int
+    pages: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pool_id: _Optional[int] = ..., pages: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReleasePagesReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

@@ -99,6 +99,31 @@ class TierKVStub:
                 request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseRequest.SerializeToString,
                 response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseReply.FromString,
                 _registered_method=True)
+        self.ReservePages = channel.unary_unary(
+                '/tierkv.v1.TierKV/ReservePages',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReservePagesRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReservePagesReply.FromString,
+                _registered_method=True)
+        self.CommitPages = channel.unary_unary(
+                '/tierkv.v1.TierKV/CommitPages',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.CommitPagesRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.CommitPagesReply.FromString,
+                _registered_method=True)
+        self.AcquirePages = channel.unary_unary(
+                '/tierkv.v1.TierKV/AcquirePages',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquirePagesRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquirePagesReply.FromString,
+                _registered_method=True)
+        self.AwaitPages = channel.unary_stream(
+                '/tierkv.v1.TierKV/AwaitPages',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitPagesRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitPagesEvent.FromString,
+                _registered_method=True)
+        self.ReleasePages = channel.unary_unary(
+                '/tierkv.v1.TierKV/ReleasePages',
+                request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReleasePagesRequest.SerializeToString,
+                response_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReleasePagesReply.FromString,
+                _registered_method=True)
         self.Stats = channel.unary_unary(
                 '/tierkv.v1.TierKV/Stats',
                 request_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.StatsRequest.SerializeToString,
@@ -240,6 +265,48 @@ class TierKVServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReservePages(self, request, context):
+        """The next five are for sessions that map the page pool of a device (docs/protocol.md, "Pool connection"); INVALID_ARGUMENT from others.
+        `pool_id` says which pool connection of the session is meant, as its answer named it; ABORTED, nothing changed, when that one has ended:
+        page numbers would mean another pool. Pages are numbers below the pool's num_pages, at most 65,536 of them a call. Every page that ReservePages or AcquirePages names is held
+        once more by the session, until ReleasePages names it once or the pool connection ends.
+
+        Free pages, content undefined; fewer than asked for, or none, where the others are held or on their way down.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitPages(self, request, context):
+        """Makes held, full pages the places of their blocks. INVALID_ARGUMENT, nothing changed, for pages that the session does not hold or
+        that stand twice. Where the namespace is STRICT it answers when the blocks are on disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcquirePages(self, request, context):
+        """Holds the longest resident prefix in pages and starts to bring what is not on the device into pages of its own. The leading
+        `num_ready` may be read at once; for the others, if there are any, call AwaitPages. Counts as one access per block.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AwaitPages(self, request, context):
+        """How what was on its way arrives: `ready` events, then one `ended`. Once per acquisition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleasePages(self, request, context):
+        """Ends one hold for each time that a page is named; pages that are not held are ignored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stats(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -365,6 +432,31 @@ def add_TierKVServicer_to_server(servicer, server):
                     servicer.Advise,
                     request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseRequest.FromString,
                     response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseReply.SerializeToString,
+            ),
+            'ReservePages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReservePages,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReservePagesRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReservePagesReply.SerializeToString,
+            ),
+            'CommitPages': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitPages,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.CommitPagesRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.CommitPagesReply.SerializeToString,
+            ),
+            'AcquirePages': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquirePages,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquirePagesRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquirePagesReply.SerializeToString,
+            ),
+            'AwaitPages': grpc.unary_stream_rpc_method_handler(
+                    servicer.AwaitPages,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitPagesRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitPagesEvent.SerializeToString,
+            ),
+            'ReleasePages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleasePages,
+                    request_deserializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReleasePagesRequest.FromString,
+                    response_serializer=tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReleasePagesReply.SerializeToString,
             ),
             'Stats': grpc.unary_unary_rpc_method_handler(
                     servicer.Stats,
@@ -758,6 +850,141 @@ class TierKV:
             '/tierkv.v1.TierKV/Advise',
             tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseRequest.SerializeToString,
             tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AdviseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReservePages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierkv.v1.TierKV/ReservePages',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReservePagesRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReservePagesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitPages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierkv.v1.TierKV/CommitPages',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.CommitPagesRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.CommitPagesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcquirePages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierkv.v1.TierKV/AcquirePages',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquirePagesRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AcquirePagesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitPages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tierkv.v1.TierKV/AwaitPages',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitPagesRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.AwaitPagesEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleasePages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tierkv.v1.TierKV/ReleasePages',
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReleasePagesRequest.SerializeToString,
+            tierkv_dot_wire_dot___generated_dot_tierkv__pb2.ReleasePagesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,351 @@
+"""Decides what a step computes: who runs, who waits, who gives way. Pure: no clock, no thread, no tensor; time is handed in.
+
+A step serves decodes first, then prompts in chunks, within a budget of tokens. A new request joins between steps, with the prefix that
+the store holds; while that is on its way the others run. Where pages run short, the lowest and latest sequence is preempted: its full
+blocks are committed already and only let go, a copy of its last partial page is kept, and when its turn comes again it fetches them
+instead of computing them.
+
+Invariants: whoever ranks first can have every page of the others, so somebody always finishes; a sequence's computed tokens never
+exceed its pages; a sequence owns pages only while it is LOADING or RUNNING.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from tierkv.engine.page_supply import PageSupply
+from tierkv.engine.sequence import LiveSequence, Request, Slice, State, Tail
+from tierkv.engine.waiting import WaitingSequences
+from tierkv.model.outcomes import TierName
+
+STUCK_S = 1.0
+"""How long nothing may move for want of pages that other processes hold, before one sequence gives up its own."""
+PAUSE_S = 0.1
+"""How long nobody is admitted after that, so that the others can have them."""
+LOOK_S = 0.05
+"""How often those who wait are looked through while nothing that concerns them has happened."""
+
+
+class PageCopies(Protocol):
+    """What the scheduler asks of the memory behind the pages."""
+
+    def copy(self, source: int, target: int) -> None:
+        """Page `source` over page `target`."""
+        ...
+
+    def save(self, page: int) -> Any:
+        """A copy of a page's bytes, outside of the pool."""
+        ...
+
+    def restore(self, content: Any, page: int) -> None:
+        """What `save` returned, over a page."""
+        ...
+
+
+class Scheduler:
+    """copies, supply — of one pool; both are replaced when the engine moves to another. block_tokens — tokens of a page."""
+
+    def __init__(
+        self,
+        supply: PageSupply,
+        copies: PageCopies,
+        *,
+        block_tokens: int,
+        max_batch_tokens: int,
+        max_sequences: int,
+        ageing_s: float = 30.0,
+    ) -> None:
+        self.supply = supply
+        self.copies = copies
+        self.waiting = WaitingSequences(ageing_s=ageing_s)
+        self.loading: dict[LiveSequence, None] = {}
+        self.running: dict[LiveSequence, None] = {}
+        self.num_preemptions = 0
+        self.hit_tokens: Counter[TierName] = Counter()
+        self.num_copied_pages = 0
+        """Pages of hits that had to be brought to the device."""
+        self._block_tokens = block_tokens
+        self._max_batch_tokens = max_batch_tokens
+        self._max_sequences = max_sequences
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._num_added = 0
+        self._tidy_at = 64
+        self._order = 0
+        self._slices: dict[LiveSequence, Slice] = {}
+        # Somebody was preempted for pages and nobody has finished since: who does not outrank a running one waits.
+        self._is_tight = False
+        self._moved_at_s = 0.0
+        self._look_at_s = 0.0
+
+    def add(self, request: Request, now_s: float) -> None:
+        """Queues the first choice of a request; the others begin where its prompt ends (`fork`)."""
+        self._look_at_s = min(self._look_at_s, now_s)
+        self.waiting.enter(request.tenant)
+        self.waiting.add(request.choices[0], now_s)
+        if request.deadline_at_s is not None:
+            self._num_added += 1
+            heapq.heappush(self._deadlines, (request.deadline_at_s, self._num_added, request))
+            if len(self._deadlines) > self._tidy_at:
+                self._deadlines = [entry for entry in self._deadlines if not entry[2].is_finished]
+                heapq.heapify(self._deadlines)
+                self._tidy_at = 2 * len(self._deadlines) + 64
+
+    def active(self) -> Iterator[LiveSequence]:
+        """Sequences that may own pages."""
+        yield from self.running
+        yield from self.loading
+
+    def due(self, now_s: float) -> list[Request]:
+        """Requests whose deadline is over, each once; the caller ends them."""
+        due: list[Request] = []
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            request = heapq.heappop(self._deadlines)[2]
+            if not request.is_finished:
+                due.append(request)
+        return due
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def plan(self, now_s: float) -> list[Slice]:
+        """What to compute now, decodes first; empty when nothing can be. Each slice has to be reported with `advance`."""
+        self.supply.poll(now_s)
+        self._slices = {}
+        self._settle()
+        self._decode(now_s)
+        self._admit(now_s)
+        self._settle()
+        self._prefill(now_s)
+        self._watch(now_s)
+        self.supply.flush()
+        return list(self._slices.values())
+
+    def advance(self, piece: Slice) -> None:
+        """A slice was computed: its full blocks are committed."""
+        sequence = piece.sequence
+        sequence.num_computed = piece.stop
+        self.waiting.serve(sequence.request.tenant, piece.stop - piece.start)
+        self.commit(sequence)
+
+    def commit(self, sequence: LiveSequence) -> None:
+        """Names the full blocks that were not named yet."""
+        start, stop = sequence.num_committed, sequence.num_computed // self._block_tokens
+        if start == stop:
+            return
+        sequence.extend_keys(self.supply.namespace_id, stop, self._block_tokens)
+        parent = sequence.keys[start - 1] if start else None
+        self.supply.commit(sequence.keys[start:stop], sequence.pages[start:stop], parent, hints=sequence.request.hints)
+        sequence.num_committed = stop
+
+    def fork(self, first: LiveSequence, other: LiveSequence, now_s: float) -> None:
+        """Another choice begins where the prompt of `first` ends: full pages are shared, the partial one is copied."""
+        full, rest = divmod(first.num_computed, self._block_tokens)
+        other.keys = first.keys[:full]
+        copy = self.supply.take(1) if rest and len(self.running) < self._max_sequences else []
+        if copy is None or len(self.running) >= self._max_sequences:
+            other.tail = self._tail_of(first)
+            self.waiting.add(other, now_s)
+            return
+        self.supply.share(first.pages[:full])
+        other.pages = first.pages[:full] + copy
+        if rest:
+            self.copies.copy(first.pages[full], copy[0])
+        other.num_computed, other.num_committed = first.num_computed, full
+        self._run(other, first.level)
+
+    def finish(self, sequence: LiveSequence) -> None:
+        """Ends a sequence in whatever state it is; its pages go back at once. May be called twice."""
+        if sequence.state is State.FINISHED:
+            return
+        self._let_go(sequence)
+        self.waiting.remove(sequence)
+        self._slices.pop(sequence, None)
+        sequence.state = State.FINISHED
+        sequence.tail = None
+        self._is_tight = False
+        self._look_at_s = 0.0
+        if sequence.request.is_finished:
+            self.waiting.leave(sequence.request.tenant)
+
+    def preempt(self, sequence: LiveSequence, now_s: float) -> None:
+        """Takes a sequence's pages away; it waits, and goes before new ones of its class."""
+        sequence.tail = self._tail_of(sequence) or sequence.tail
+        self._let_go(sequence)
+        self._slices.pop(sequence, None)
+        sequence.state = State.WAITING
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.add(sequence, now_s)
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that so many tokens lie in."""
+        return -(-num_tokens // self._block_tokens)
+
+    def check_integrity(self) -> None:
+        """Each owned page belongs to somebody, nobody has computed more than lies in his pages."""
+        owned = [page for sequence in self.active() for page in sequence.pages]
+        for sequence in self.loading:
+            fetch = sequence.fetch
+            owned += fetch.lease.pages if fetch is not None and fetch.is_adopted and fetch.lease is not None else ()
+        self.supply.check_integrity(owned)
+        for sequence in self.active():
+            assert sequence.num_computed <= len(sequence.pages) * self._block_tokens
+            assert sequence.num_committed * self._block_tokens <= sequence.num_computed < len(sequence.tokens)
+        for sequence in self.waiting:
+            assert sequence.state is State.WAITING and not sequence.pages and sequence.fetch is None
+
+    def _admit(self, now_s: float) -> None:
+        if now_s < self._look_at_s:
+            return
+        while self.waiting:
+            best = self.waiting.best(now_s)
+            assert best is not None
+            level = self.waiting.level(best, now_s)
+            if not (self._find_slot(level, now_s) and self._may_begin(best, level)):
+                self._look_at_s = now_s + LOOK_S
+                return
+            self._load(best, level)
+
+    def _find_slot(self, level: int, now_s: float) -> bool:
+        """Whether one more may run; who is outranked gives way."""
+        if len(self.running) + len(self.loading) < self._max_sequences:
+            return True
+        lowest = max(self.active(), key=lambda sequence: sequence.rank)
+        if lowest.level >= level:
+            return False
+        self.preempt(lowest, now_s)
+        return True
+
+    def _may_begin(self, sequence: LiveSequence, level: int) -> bool:
+        """Whether there are pages, or somebody who has to give up his own. Nobody else's are of use: he would be back at once."""
+        holders = [one.level for one in self.active() if _holds_pages(one)]
+        if not holders or min(holders) < level:
+            return True
+        needed = self.pages_for(min(len(sequence.tokens), self._max_batch_tokens))
+        return not self._is_tight and self.supply.may_offer(needed)
+
+    def _load(self, sequence: LiveSequence, level: int) -> None:
+        """Asks for the prefix that the store holds; the last token is always computed."""
+        self.waiting.remove(sequence)
+        self._order += 1
+        sequence.level, sequence.order, sequence.state = level, self._order, State.LOADING
+        num_blocks = (len(sequence.tokens) - 1) // self._block_tokens
+        sequence.extend_keys(self.supply.namespace_id, num_blocks, self._block_tokens)
+        if num_blocks:
+            sequence.fetch = self.supply.fetch(sequence.keys[:num_blocks], hints=sequence.request.hints)
+        self.loading[sequence] = None
+
+    def _settle(self) -> None:
+        """Sequences whose prefix is there run."""
+        for sequence in [one for one in self.loading if one.fetch is None or one.fetch.is_settled]:
+            tiers: tuple[TierName, ...] = ()
+            if sequence.fetch is not None:
+                sequence.pages, tiers = self.supply.collect(sequence.fetch)
+                sequence.fetch = None
+            sequence.num_committed = len(sequence.pages)
+            sequence.num_computed = len(sequence.pages) * self._block_tokens
+            self._count_hits(sequence, tiers)
+            del self.loading[sequence]
+            self._run(sequence, sequence.level)
+
+    def _count_hits(self, sequence: LiveSequence, tiers: tuple[TierName, ...]) -> None:
+        self.num_copied_pages += sum(tier is not TierName.DEVICE for tier in tiers)
+        if sequence.num_preemptions == 0 and sequence.choice == 0:
+            sequence.request.cached_tiers = tiers
+            sequence.request.cached_tokens = sequence.num_computed
+            for tier in tiers:
+                self.hit_tokens[tier] += self._block_tokens
+
+    def _run(self, sequence: LiveSequence, level: int) -> None:
+        if sequence.state is not State.LOADING:
+            self._order += 1
+            sequence.order = self._order
+        sequence.level, sequence.state = level, State.RUNNING
+        self.running[sequence] = None
+
+    def _decode(self, now_s: float) -> None:
+        for sequence in sorted(self.running, key=lambda one: one.rank):
+            if sequence.state is State.RUNNING and sequence.num_uncomputed == 1 and sequence.tail is None:
+                self._slice(sequence, 1, now_s)
+
+    def _prefill(self, now_s: float) -> None:
+        budget = self._max_batch_tokens - len(self._slices)
+        for sequence in sorted(self.running, key=lambda one: one.rank):
+            if budget <= 0:
+                return
+            if sequence.state is not State.RUNNING or sequence in self._slices or not self._put_tail(sequence, now_s):
+                continue
+            self._slice(sequence, budget, now_s)
+            piece = self._slices.get(sequence)
+            budget -= piece.stop - piece.start if piece is not None else 0
+
+    def _slice(self, sequence: LiveSequence, budget: int, now_s: float) -> None:
+        stop = min(len(sequence.tokens), sequence.num_computed + budget)
+        if self._grow(sequence, stop, now_s):
+            self._slices[sequence] = Slice(sequence, sequence.num_computed, stop)
+
+    def _put_tail(self, sequence: LiveSequence, now_s: float) -> bool:
+        """Puts a kept partial page behind the blocks that it followed, if they came back; False while there is no page for it."""
+        tail = sequence.tail
+        if tail is not None and tail.start == sequence.num_computed:
+            if not self._grow(sequence, tail.stop, now_s):
+                return False
+            self.copies.restore(tail.content, sequence.pages[-1])
+            sequence.num_computed = tail.stop
+        sequence.tail = None
+        return True
+
+    def _grow(self, sequence: LiveSequence, num_tokens: int, now_s: float) -> bool:
+        """Makes `pages` cover so many tokens, at the cost of who ranks behind; False when that has to wait."""
+        missing = self.pages_for(num_tokens) - len(sequence.pages)
+        if missing <= 0:
+            return True
+        while True:
+            pages = self.supply.take(missing)
+            if pages is not None:
+                sequence.pages += pages
+                return True
+            victim = self._victim(sequence) if self.supply.is_short else None
+            if victim is None:
+                return False
+            self._is_tight = True
+            self.preempt(victim, now_s)
+
+    def _victim(self, sequence: LiveSequence) -> LiveSequence | None:
+        """The last of those behind `sequence` that hold pages."""
+        behind = [one for one in self.active() if one.rank > sequence.rank and _holds_pages(one)]
+        return max(behind, key=lambda one: one.rank, default=None)
+
+    def _tail_of(self, sequence: LiveSequence) -> Tail | None:
+        start, rest = divmod(sequence.num_computed, self._block_tokens)
+        if not rest:
+            return None
+        start *= self._block_tokens
+        return Tail(start, start + rest, self.copies.save(sequence.pages[sequence.num_computed // self._block_tokens]))
+
+    def _let_go(self, sequence: LiveSequence) -> None:
+        """A sequence's pages and what it has on its way go back."""
+        if sequence.fetch is not None:
+            self.supply.drop(sequence.fetch)
+            sequence.fetch = None
+        self.supply.release(sequence.pages)
+        sequence.pages = []
+        sequence.num_computed = sequence.num_committed = 0
+        self.running.pop(sequence, None)
+        self.loading.pop(sequence, None)
+
+    def _watch(self, now_s: float) -> None:
+        """Two engines on one pool may each wait for the pages of the other; the one whose patience ends first lets go."""
+        if self._slices or not self.supply.is_short or not self.running:
+            self._moved_at_s = now_s
+        elif now_s - self._moved_at_s > STUCK_S:
+            self._moved_at_s, self._look_at_s = now_s, now_s + PAUSE_S
+            self.preempt(max(self.running, key=lambda one: one.rank), now_s)
+
+
+def _holds_pages(sequence: LiveSequence) -> bool:
+    return bool(sequence.pages) or (sequence.fetch is not None and sequence.fetch.is_adopted)
