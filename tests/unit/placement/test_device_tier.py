@@ -408,8 +408,16 @@ def test_a_block_whose_frame_is_damaged_ends_the_lease_there(make, monkeypatch):
         outcomes = get(wanted, targets)
         return [GetOutcome.DAMAGED if key == keys[2] else outcome for key, outcome in zip(wanted, outcomes, strict=True)]
 
+    fill_here, names = rig.store._page_mover.fill_here, []
+
+    def looking(parts, future):  # the blocks are gone, and their pages not filled yet
+        names.extend(page.key for _, page, _ in parts)
+        fill_here(parts, future)
+
     monkeypatch.setattr(disk, "get", damaged)
+    monkeypatch.setattr(rig.store._page_mover, "fill_here", looking)
     assert rig.acquire(keys)[1:] == (2, MissReason.CHECKSUM)
+    assert names == [*keys[:2], None, None]
     rig.settle()
     assert rig.pool.num_free == POOL_PAGES - 2
     assert rig.acquire(keys) == ((DEVICE,) * 2, 2, MissReason.CHECKSUM)
@@ -587,6 +595,26 @@ def test_a_request_is_one_access_to_each_block_on_each_tier(make):
     rig.acquire(keys)
     assert [policy.state().events for policy in policies] == [events + 1 for events in before]
     assert all(policy.state().t1_weight == 0 for policy in policies)
+
+
+def test_a_closed_session_leaves_the_device_first(make):
+    rig = make()
+    closed, shared, older = rig.chain(4, 1), rig.chain(4, 2), rig.chain(4, 3)
+    for keys in (older, shared, closed):
+        rig.commit(keys)
+    rig.settle()
+    held = rig.store.acquire_pages(rig.session, rig.namespace_id, shared)
+    other = rig.store.open_session("another engine")
+    rig.store.open_pool(other, rig.namespace_id, "cpu")
+    for keys in (closed, shared):  # what somebody else holds is not let go for it
+        acquired = rig.store.acquire_pages(other, rig.namespace_id, keys, Hints(session_closed=True))
+        rig.store.release_pages(other, acquired.pages)
+    rig.store.release_pages(rig.session, held.pages)
+    rig.store.reserve_pages(other, POOL_PAGES - 12 + 4)
+    assert [rig.pool.page_of(key) is None for key in closed] == [True] * 4
+    rig.store.end_pages(other)
+    assert rig.acquire(shared)[0] == (DEVICE,) * 4
+    assert rig.acquire(older)[0] == (DEVICE,) * 4
 
 
 def test_what_is_told_of_a_block_in_a_page(make):
