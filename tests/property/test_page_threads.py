@@ -52,6 +52,9 @@ class Actor(threading.Thread):
         except BaseException as error:  # the test's own thread must hear of it
             self.failure = error
 
+    def act(self, step, keys):
+        raise NotImplementedError
+
     def check(self, keys, blocks):
         for key, block in zip(keys, blocks, strict=True):
             assert bytes(block) == content_of(key)

@@ -215,8 +215,8 @@ async def _serve(server: EngineServer, name: str) -> None:
 
 async def _generate(engine: Engine, prompt: str, params: SamplingParams, *, is_chat: bool, is_shown: bool) -> _Result:
     from tierkv.clock import SystemClock
+    from tierkv.engine.chat import chat_prompt
     from tierkv.engine.engine import FinishReason
-    from tierkv.engine.server import chat_prompt
     from tierkv.model.outcomes import TierName
 
     now_s = SystemClock().monotonic_s

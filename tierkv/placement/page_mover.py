@@ -31,6 +31,8 @@ from tierkv.tiers.base import GetOutcome
 
 _log = logging.getLogger(__name__)
 _BATCH_BLOCKS = 64
+_BATCH_BYTES = 64 << 20
+"""Readers of a batch wait for all of it."""
 
 
 class PageMover:
@@ -75,10 +77,8 @@ class PageMover:
 
     def _stage_once(self) -> bool:
         """Copies one batch of pages to the arena. True if there may be more."""
-        books = self._books
         with self._lock:
-            queued = books.to_stage[:_BATCH_BLOCKS]
-            del books.to_stage[:_BATCH_BLOCKS]
+            queued = self._take_batch()
             batch, self._admitted = self._admitted + self._admit(queued), []
         self._mover.kick()  # making room may have sent others down
         if not batch:
@@ -90,6 +90,14 @@ class PageMover:
             future.set_result(None)
         self._mover.kick()
         return True
+
+    def _take_batch(self) -> list[Staging]:
+        queue = self._books.to_stage
+        page_bytes = max((staging.pool.page_bytes for staging in queue[:_BATCH_BLOCKS]), default=1)
+        count = min(_BATCH_BLOCKS, max(1, _BATCH_BYTES // page_bytes))
+        batch = queue[:count]
+        del queue[:count]
+        return batch
 
     def _admit(self, queued: Sequence[Staging]) -> list[Staging]:
         """Finds room in the host tier for those that still need it. Lock held."""

@@ -14,6 +14,7 @@ from tests.unit.engine.small_tokenizers import BYTE_LEVEL
 from tierkv.clock import SystemClock
 from tierkv.config import Address
 from tierkv.engine import server as server_module
+from tierkv.engine.generation import Generation
 from tierkv.engine.sequence import FinishReason, Token
 from tierkv.engine.server import EngineServer, ServedModel
 from tierkv.engine.server_metrics import ServerMetrics
@@ -412,7 +413,7 @@ class TestGoingAway:
 
     async def test_a_reply_that_is_cut_off_between_two_tokens_is_not_taken_for_complete(self):
         engine = ScriptedEngine(tokens_of("ab", finish_reason=None))
-        generation = server_module._Generation(1, SystemClock(), ServerMetrics(engine.stats))
+        generation = Generation(1, SystemClock(), ServerMetrics(engine.stats))
         generation.add(engine.generate([1]))
         async with contextlib.aclosing(generation.tokens()) as tokens:
             await anext(tokens)

@@ -98,7 +98,8 @@ class Rig:
         for seed in range(self.store._books.host_policy.capacity // BLOCK_BYTES):
             keys = self.chain(1, 100 + seed)
             result = self.store.reserve(self.session, self.namespace_id, keys)
-            self.store.view(result.extents[0])[:BLOCK_BYTES] = content_of(keys[0])
+            for extent in filter(None, result.extents):
+                self.store.view(extent)[:BLOCK_BYTES] = content_of(keys[0])
             self.store.commit(self.session, result.reservation_id)
             self.settle()
             leases.append(self.store.acquire(self.session, self.namespace_id, keys).lease_id)
