@@ -367,6 +367,39 @@ def test_what_the_host_and_the_disk_let_go_stays_on_the_device(make):
     assert all(key in rig.store._books.disk for key in keys)
 
 
+def test_as_many_pages_leave_as_can_where_not_all_can(make):
+    rig = make()
+    busy, idle = rig.chain(4, 1), rig.chain(3, 2)
+    rig.commit(busy)
+    rig.commit(idle)
+    rig.settle()
+    tail = rig.store.acquire_pages(rig.session, rig.namespace_id, busy[3:]).pages  # keeps what it follows from leaving too
+    assert rig.pool.num_idle == 6
+    assert rig.empty_device() == POOL_PAGES - 4
+    assert rig.pool.num_named == 4
+    rig.store.release_pages(rig.session, tail)
+    assert rig.empty_device() == POOL_PAGES
+
+
+def test_where_a_head_finds_no_page_its_tail_is_not_held_either(make):
+    rig = make()
+    keys = rig.chain(3)
+    result = rig.store.reserve(rig.session, rig.namespace_id, keys[:1])
+    for extent in filter(None, result.extents):
+        rig.store.view(extent)[:BLOCK_BYTES] = content_of(keys[0])
+    rig.store.commit(rig.session, result.reservation_id)
+    pages = rig.store.reserve_pages(rig.session, POOL_PAGES)
+    for key, page in zip(keys[1:], pages, strict=False):
+        rig.page(page)[:] = content_of(key)
+    outcomes = rig.store.commit_pages(rig.session, rig.namespace_id, [PageRun(keys[1:], pages[:2], keys[0])]).outcomes
+    assert outcomes == [(PageOutcome.COMMITTED,) * 2]
+    acquired = rig.store.acquire_pages(rig.session, rig.namespace_id, keys)
+    assert (acquired.pages, acquired.miss) == ((), MissReason.CAPACITY)
+    assert rig.store.page_holds(rig.session) == dict.fromkeys(pages, 1)
+    rig.store.release_pages(rig.session, pages[2:])
+    assert rig.acquire(keys) == ((HOST, DEVICE, DEVICE), 3, None)
+
+
 def test_a_copy_that_fails_ends_the_lease_there_and_its_page_stays_with_its_holder(make, monkeypatch):
     rig = make()
     keys = rig.chain(4)
