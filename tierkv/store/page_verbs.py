@@ -50,7 +50,9 @@ class PageVerbs(StoreCare):
             pool = next((pool for pool in self._books.pools if pool.device == device), None)
             if pool is None:
                 names = ", ".join(self.device_names()) or "none"
-                raise InvalidRequestError("the store has no pool on this device", device=device, devices=names)
+                raise InvalidRequestError(
+                    "the store has no pool on this device; give it one with --device, as in cpu:2GiB", device=device, devices=names
+                )
             if self._pool_of.get(session, pool) is not pool:
                 raise InvalidRequestError(
                     "a session uses the pool of one device", device=device, opened=self._pool_of[session].device
