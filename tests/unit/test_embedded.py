@@ -54,7 +54,7 @@ def test_a_durability_given_as_text_is_the_promise_itself_and_a_wrong_one_is_ref
         keys = chain_keys(namespace.namespace_id, range(1), block_tokens=1)
         commits: list[Any] = []
         commit = store.tiered.commit
-        store.tiered.commit = lambda *arguments: commits.append(commit(*arguments)) or commits[-1]  # type: ignore[method-assign,func-returns-value]
+        store.tiered.commit = lambda *arguments: commits.append(commit(*arguments)) or commits[-1]  # type: ignore[func-returns-value]
         store.put(namespace.namespace_id, keys, [memoryview(bytes(32))], durability="strict")  # type: ignore[arg-type]
         assert commits[0].durable is not None, "a strict commit is waited for"
         with pytest.raises(InvalidRequestError, match="volatile, interval, strict"):
