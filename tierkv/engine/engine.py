@@ -122,6 +122,7 @@ class Engine:
         if self.settings.num_threads is not None:
             torch.set_num_threads(self.settings.num_threads)
         ground = self._grounds.open(self._clock.monotonic_s())
+        self._say_if_short(ground.supply.num_pages * self.settings.block_tokens)
         scheduler = Scheduler(
             ground.supply,
             ground,
@@ -269,6 +270,16 @@ class Engine:
                 "the prompt needs more pages than the pool has", field="prompt", pages_needed=needed, pages=num_pages
             )
         return min(num_prompt + max_tokens, context, num_pages * block_tokens + 1)
+
+    def _say_if_short(self, pool_tokens: int) -> None:
+        """Answers would end with reason length long before anybody expects it."""
+        if pool_tokens < self.loaded.config.context_tokens:
+            _log.warning(
+                "the pool holds %d tokens, fewer than the model's context of %d: prompts and answers end there; give it more memory "
+                "(--private-memory, or the daemon's --device)",
+                pool_tokens,
+                self.loaded.config.context_tokens,
+            )
 
     def _submit(self, request: Request, outlet: _Outlet) -> None:
         with self._lock:

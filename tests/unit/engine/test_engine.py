@@ -73,6 +73,12 @@ def test_the_tokens_are_those_of_transformers_alone_and_together(name):
         check(engine.complete(PROMPTS, PARAMS), PROMPTS, name)
 
 
+@pytest.mark.parametrize(("num_pages", "is_said"), [(2, True), (128, False)])
+def test_a_pool_smaller_than_the_context_is_said_at_the_start(num_pages, is_said, caplog):
+    with engine_of(num_pages=num_pages):
+        assert any("fewer than the model's context" in message for message in caplog.messages) == is_said
+
+
 def test_a_prefix_that_is_held_is_not_computed_again():
     with engine_of() as engine:
         check(engine.complete(PROMPTS, PARAMS), PROMPTS)
