@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tierkv.engine.sampling import MAX_CHOICES, MAX_TOKENS, SamplingParams, check_integer, check_number
+from tierkv.engine.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_TOKENS, SamplingParams, check_integer, check_number
 from tierkv.errors import InvalidRequestError
 
 COMPLETION_TOKENS = 16
@@ -216,7 +216,11 @@ def _chat_logprobs(given: Mapping[str, Any]) -> Any:
     wants = _flag(given, "logprobs")
     if "top_logprobs" in given and not wants:
         _refuse("top_logprobs", "needs logprobs: true", given["top_logprobs"])
-    return given.get("top_logprobs", 0) if wants else None
+    if not wants:
+        return None
+    top_logprobs = given.get("top_logprobs", 0)
+    check_integer("top_logprobs", top_logprobs, 0, MAX_LOGPROBS)
+    return top_logprobs
 
 
 def _stop(stop: Any) -> tuple[Any, ...]:
