@@ -169,7 +169,7 @@ def _show_engine(result: EngineResult) -> None:
 
     console = result_console()
     if not console.is_terminal:
-        console.width = max(console.width, 120)
+        console.width = max(console.width, 140)
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("case", no_wrap=True)
     headings = ("batch", "prompt", "prefix", "prefill tok/s", "decode tok/s", "ttft p50 ms", "p99", "itl p50 ms", "p99", "copied")
