@@ -217,9 +217,9 @@ class _Story:
         return [{"case": "prefix", **host["run"]}, {"case": "prefix_daemon_restart", **disk["run"]}], resumed
 
     def _large_pages(self) -> int:
-        """Room for every round of the largest load, so that its prompts are still there when they are asked for again."""
+        """Room for every round of the largest load twice: its prompts are asked for again, and the policy keeps some of the loads before it."""
         options = self._options
-        load = options.load_rounds * max(options.batches) * options.pages(max(options.prompt_lens))
+        load = 2 * options.load_rounds * max(options.batches) * options.pages(max(options.prompt_lens))
         prefixes = 2 * options.rounds * options.pages(options.prefix_len + options.suffix_len)
         curve = options.load_rounds * options.pages(max(options.curve_lens, default=0))
         return max(load, prefixes, curve, options.pages(max(options.parity_lens))) + SPARE_PAGES

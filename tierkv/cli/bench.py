@@ -169,18 +169,17 @@ def _show_engine(result: EngineResult) -> None:
 
     console = result_console()
     if not console.is_terminal:
-        console.width = max(console.width, 120)
+        console.width = max(console.width, 140)
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("case", no_wrap=True)
     headings = ("batch", "prompt", "prefix", "prefill tok/s", "decode tok/s", "ttft p50 ms", "p99", "itl p50 ms", "p99", "copied")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for run in result.runs:
-        numbers = (
-            run[name] for name in ("prefill_tok_s", "decode_tok_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
-        )
-        cells = [str(run["batch"]), str(run["prompt_len"]), run["prefix_tier"] or "–", *(f"{number:,.1f}" for number in numbers)]
-        table.add_row(*cells, str(run["pages_copied"]))
+        names = ("prefill_tok_s", "decode_tok_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
+        numbers = ("–" if run[name] is None else f"{run[name]:,.1f}" for name in names)
+        cells = [run["case"].replace("_", " "), str(run["batch"]), str(run["prompt_len"]), run["prefix_tier"] or "–"]
+        table.add_row(*cells, *numbers, str(run["pages_copied"]))
     console.print(f"{result.model}, {result.dtype}, {result.threads} threads, pages of {result.block_tokens} tokens")
     console.print(table)
     ratios = Table(show_header=False, box=None)
