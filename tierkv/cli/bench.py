@@ -93,7 +93,9 @@ def bench_engine(
     batch: Annotated[str, typer.Option(help="Requests at once, with commas.")] = "1,4,8",
     prompt_len: Annotated[str, typer.Option(help="Tokens of a prompt, with commas.")] = "128,1024",
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 32,
-    suffix_len: Annotated[int, typer.Option(min=1, help="Tokens behind a cached prefix of 1,024.")] = 16,
+    suffix_len: Annotated[
+        str, typer.Option(help="Tokens behind a cached prefix of 1,024, with commas; the bars are for the first.")
+    ] = "8,64",
     rounds: RoundsOption = 5,
     model: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="A model folder; default: the bundled one.")
@@ -120,7 +122,7 @@ def bench_engine(
             batches=_counts("batch", batch),
             prompt_lens=_counts("prompt_len", prompt_len),
             new_tokens=new_tokens,
-            suffix_len=suffix_len,
+            suffix_lens=_counts("suffix_len", suffix_len),
             rounds=rounds,
             block_tokens=block_tokens,
             dtype=dtype,
@@ -184,8 +186,7 @@ def _show_engine(result: EngineResult) -> None:
     console.print(table)
     ratios = Table(show_header=False, box=None)
     for name, ratio in result.ratios.items():
-        sign, bar = BARS[name]
-        ratios.add_row(name, f"{ratio:.3f}", f"{sign} {bar}")
+        ratios.add_row(name, f"{ratio:.3f}", " ".join(map(str, BARS.get(name, ()))))
     console.print(ratios)
     if result.parity is not None:
         console.print(
