@@ -13,9 +13,9 @@ from tests.unit.engine.small_tokenizers import BYTE_LEVEL
 from tests.unit.serving.scripted_engine import ScriptedEngine, tokens_of
 from tierkv.clock import SystemClock
 from tierkv.config import Address
-from tierkv.engine import server as server_module
 from tierkv.engine.sequence import FinishReason, Token
 from tierkv.errors import CapacityError, InvalidRequestError, UnavailableError
+from tierkv.serving import server as server_module
 from tierkv.serving.generation import Generation
 from tierkv.serving.metrics import ServerMetrics
 from tierkv.serving.server import EngineServer, ServedModel
