@@ -216,7 +216,6 @@ async def _serve(server: EngineServer, name: str) -> None:
 async def _generate(engine: Engine, prompt: str, params: SamplingParams, *, is_chat: bool, is_shown: bool) -> _Result:
     from tierkv.clock import SystemClock
     from tierkv.engine.engine import FinishReason
-    from tierkv.model.outcomes import TierName
     from tierkv.serving.chat import chat_prompt
 
     now_s = SystemClock().monotonic_s
@@ -244,7 +243,7 @@ async def _generate(engine: Engine, prompt: str, params: SamplingParams, *, is_c
         text="".join(text),
         finish_reason=reason.value,
         cached_tokens=request.cached_tokens,
-        cached_tier=max(request.cached_tiers, key=list(TierName).index, default=None),
+        cached_tier=request.cached_tier,
         ttft_ms=1000 * (times_s[0] - started_s),
         tokens_per_s=(len(times_s) - 1) / (times_s[-1] - times_s[0]) if times_s[-1] > times_s[0] else None,
     )

@@ -84,6 +84,11 @@ class Request:
         self.hints = Hints(request_id=self.request_id)
 
     @property
+    def cached_tier(self) -> TierName | None:
+        """The slowest tier that a block of the prompt came from."""
+        return max(self.cached_tiers, key=list(TierName).index, default=None)
+
+    @property
     def is_finished(self) -> bool:
         """Whether every choice has ended."""
         return all(sequence.state is State.FINISHED for sequence in self.choices)
@@ -105,7 +110,7 @@ class LiveSequence:
     request: Request
     choice: int
     sampler: SequenceSampler
-    text: TextStream | None
+    text: TextStream
     length_limit: int
     tokens: list[int] = field(init=False)
     state: State = State.WAITING

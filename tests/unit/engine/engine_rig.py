@@ -9,6 +9,7 @@ from tierkv.engine.runner import Runner
 from tierkv.engine.sampling import SamplingParams, SequenceSampler
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import LiveSequence, Request, State
+from tierkv.engine.text import TextStream
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.paging.courier import Courier
@@ -144,7 +145,7 @@ class Rig:
         limit = min(len(prompt) + max_tokens, self.supply.num_pages * BLOCK_TOKENS + 1)
         for choice in range(n):
             sampler = SequenceSampler(params, seed=params.seed or 0, prompt_ids=prompt, choice=choice)
-            request.choices.append(LiveSequence(request, choice, sampler, None, limit))
+            request.choices.append(LiveSequence(request, choice, sampler, TextStream(None, prompt), limit))
         self.scheduler.add(request, now_s)
         return request
 
