@@ -84,15 +84,12 @@ class Engine:
         """What was opened for this engine alone; closed with it."""
         self._grounds = Grounds(
             connect=connect if store is None else lambda: store,
-            private_memory_bytes=settings.private_memory_bytes,
+            settings=settings,
             identity=loaded.identity,
             layout=loaded.layout(settings.block_tokens),
-            device=settings.device,
-            reserve_pages=settings.reserve_pages,
             bind=self._model.bind,
             fence=None if settings.device == "cpu" else functools.partial(_fence, settings.device),
             notify=self._wake.set,
-            retry_s=settings.retry_s,
         )
 
     def __enter__(self) -> Self:
@@ -116,7 +113,7 @@ class Engine:
         ground = self._grounds.open(self._clock.monotonic_s())
         scheduler = Scheduler(
             ground.supply,
-            ground,
+            ground.memory,
             block_tokens=self.settings.block_tokens,
             max_batch_tokens=self.settings.max_batch_tokens,
             max_sequences=self.settings.max_sequences,

@@ -11,10 +11,11 @@ exceed its pages; a sequence owns pages only while it is LOADING or RUNNING.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
+
+from sortedcontainers import SortedKeyList
 
 from tierkv.engine.sequence import LiveSequence, Request, Slice, State, Tail
 from tierkv.engine.waiting import WaitingSequences
@@ -31,10 +32,6 @@ LOOK_S = 0.05
 
 class PageCopies(Protocol):
     """What the scheduler asks of the memory behind the pages."""
-
-    def copy(self, source: int, target: int) -> None:
-        """Page `source` over page `target`."""
-        ...
 
     def save(self, page: int) -> Any:
         """A copy of a page's bytes, outside of the pool."""
@@ -70,9 +67,7 @@ class Scheduler:
         self._block_tokens = block_tokens
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
-        self._deadlines: list[tuple[float, int, Request]] = []
-        self._num_added = 0
-        self._tidy_at = 64
+        self._deadlines: SortedKeyList = SortedKeyList(key=lambda request: request.deadline_at_s)
         self._order = 0
         self._slices: dict[LiveSequence, Slice] = {}
         # Somebody was preempted for pages and nobody has finished since: who does not outrank a running one waits.
@@ -86,12 +81,7 @@ class Scheduler:
         self.waiting.enter(request.tenant)
         self.waiting.add(request.choices[0], now_s)
         if request.deadline_at_s is not None:
-            self._num_added += 1
-            heapq.heappush(self._deadlines, (request.deadline_at_s, self._num_added, request))
-            if len(self._deadlines) > self._tidy_at:
-                self._deadlines = [entry for entry in self._deadlines if not entry[2].is_finished]
-                heapq.heapify(self._deadlines)
-                self._tidy_at = 2 * len(self._deadlines) + 64
+            self._deadlines.add(request)
 
     def active(self) -> Iterator[LiveSequence]:
         """Sequences that may own pages."""
@@ -99,17 +89,12 @@ class Scheduler:
         yield from self.loading
 
     def due(self, now_s: float) -> list[Request]:
-        """Requests whose deadline is over, each once; the caller ends them."""
-        due: list[Request] = []
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            request = heapq.heappop(self._deadlines)[2]
-            if not request.is_finished:
-                due.append(request)
-        return due
+        """Requests whose deadline is over; the caller ends them."""
+        return list(self._deadlines.irange_key(max_key=now_s))
 
     @property
     def next_deadline_s(self) -> float | None:
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines[0].deadline_at_s if self._deadlines else None
 
     def plan(self, now_s: float) -> list[Slice]:
         """What to compute now, decodes first; empty when nothing can be. Each slice has to be reported with `advance`."""
@@ -153,7 +138,7 @@ class Scheduler:
         self.supply.share(first.pages[:full])
         other.pages = first.pages[:full] + copy
         if rest:
-            self.copies.copy(first.pages[full], copy[0])
+            self.copies.restore(self.copies.save(first.pages[full]), copy[0])
         other.num_computed, other.num_committed = first.num_computed, full
         self._run(other, first.level)
 
@@ -170,6 +155,8 @@ class Scheduler:
         self._look_at_s = 0.0
         if sequence.request.is_finished:
             self.waiting.leave(sequence.request.tenant)
+            if sequence.request.deadline_at_s is not None:
+                self._deadlines.discard(sequence.request)
 
     def preempt(self, sequence: LiveSequence, now_s: float) -> None:
         """Takes a sequence's pages away; it waits, and goes before new ones of its class."""

@@ -36,23 +36,17 @@ def text_alone(prompt, count):
 
 
 class FakeMemory:
-    """Pages of token ids; offers what `Ground` offers."""
+    """Pages of token ids; offers what `PageMemory` offers."""
 
     def __init__(self, pool):
         self.pool = pool
         self.pages = np.frombuffer(pool.buffer, dtype=np.float32)[: pool.num_pages * BLOCK_TOKENS].reshape(pool.num_pages, -1)
-
-    def copy(self, source, target):
-        self.pages[target] = self.pages[source]
 
     def save(self, page):
         return self.pages[page].copy()
 
     def restore(self, content, page):
         self.pages[page] = content
-
-    def copy_page(self, source, target, *, source_memory=None):
-        self.pages[target] = (source_memory or self).pages[source]
 
     def close(self):
         self.pages = None
