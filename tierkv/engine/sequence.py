@@ -136,6 +136,11 @@ class LiveSequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def holds_pages(self) -> bool:
+        """Whether it has pages of its own, read or on their way."""
+        return bool(self.pages) or (self.fetch is not None and self.fetch.is_adopted)
+
+    @property
     def rank(self) -> tuple[int, int]:
         """Smaller goes first."""
         return (-self.level, self.order)
