@@ -177,7 +177,7 @@ def _opened(choice: _ModelChoice, settings: dict[str, Any]) -> Iterator[tuple[En
     """A running engine and where its model is."""
     _need_extras()
     from tierkv.demo.model import bundled_model_folder
-    from tierkv.engine.device import check_device
+    from tierkv.engine.config import check_device
     from tierkv.engine.engine import EngineSettings, open_engine
     from tierkv.wire.addresses import default_run_folder
 

@@ -37,7 +37,6 @@ from tierkv.engine.streams import Choice, Completion, TokenStream, gathered, pos
 from tierkv.engine.text import TextStream
 from tierkv.engine.weights import LoadedModel, load
 from tierkv.errors import CapacityError, ClosedError, InvalidRequestError
-from tierkv.model.hints import Hints
 from tierkv.pages import PageStore
 
 __all__ = ["Choice", "Completion", "Engine", "EngineSettings", "EngineStats", "FinishReason", "Token", "open_engine"]
@@ -111,14 +110,7 @@ class Engine:
         if self.settings.num_threads is not None:
             torch.set_num_threads(self.settings.num_threads)
         ground = self._grounds.open(self._clock.monotonic_s())
-        scheduler = Scheduler(
-            ground.supply,
-            ground.memory,
-            block_tokens=self.settings.block_tokens,
-            max_batch_tokens=self.settings.max_batch_tokens,
-            max_sequences=self.settings.max_sequences,
-            ageing_s=self.settings.ageing_s,
-        )
+        scheduler = Scheduler(ground.supply, ground.memory, self.settings)
         self._runner = Runner(self._model, scheduler, eos_token_ids=self.loaded.config.eos_token_ids)
         self._thread = threading.Thread(target=self._run, name="tierkv-engine", daemon=True)
         self._thread.start()
@@ -126,7 +118,8 @@ class Engine:
     def close(self) -> None:
         """Ends every request with reason cancelled, gives all pages back, ends the thread. May be called twice."""
         if self._thread is not None:
-            self._is_stopping = True
+            with self._lock:
+                self._is_stopping = True
             self._wake.set()
             self._thread.join()
             self._thread = None
@@ -202,13 +195,12 @@ class Engine:
         priority: int = 0,
         deadline_s: float | None = None,
     ) -> Request:
-        if self._thread is None or self._is_stopping:
+        if self._thread is None:
             raise ClosedError("the engine is not running; start it")
         if len(tenant) > MAX_TENANT_CHARACTERS:
             raise InvalidRequestError("a tenant's name has at most 256 characters", field="tenant", length=len(tenant))
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidRequestError("a deadline lies ahead", field="deadline_s", value=deadline_s)
-        Hints(request_id=request_id)
         prompt_ids = self._token_ids(prompt)
         length_limit = self._length_limit(len(prompt_ids), params.max_tokens)
         now_s = self._clock.monotonic_s()
@@ -258,11 +250,14 @@ class Engine:
         return min(num_prompt + max_tokens, context, num_pages * block_tokens + 1)
 
     def _submit(self, request: Request) -> None:
+        # Whatever is posted under the lock is taken in, or ended, by the thread's last turn.
         with self._lock:
+            if self._is_stopping:
+                raise ClosedError("the engine was closed; make another")
             if self._num_queued + len(self._runner.scheduler.waiting) >= self.settings.max_waiting:
                 raise CapacityError("too many requests wait; come again later", max_waiting=self.settings.max_waiting)
             self._num_queued += 1
-        self._post(lambda: self._take_in(request))
+            self._post(lambda: self._take_in(request))
 
     def _post(self, call: Callable[[], object]) -> None:
         """Has the engine's thread do something between two steps."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from sortedcontainers import SortedKeyList
 
 from tierkv.engine.sequence import LiveSequence, Request, Slice, State, Tail
+from tierkv.engine.settings import EngineSettings
 from tierkv.engine.waiting import WaitingSequences
 from tierkv.model.outcomes import TierName
 from tierkv.paging.supply import PageSupply
@@ -43,30 +44,21 @@ class PageCopies(Protocol):
 
 
 class Scheduler:
-    """copies, supply — of one pool; both are replaced when the engine moves to another. block_tokens — tokens of a page."""
+    """supply, copies — of one pool; both are replaced when the engine moves to another."""
 
-    def __init__(
-        self,
-        supply: PageSupply,
-        copies: PageCopies,
-        *,
-        block_tokens: int,
-        max_batch_tokens: int,
-        max_sequences: int,
-        ageing_s: float = 30.0,
-    ) -> None:
+    def __init__(self, supply: PageSupply, copies: PageCopies, settings: EngineSettings) -> None:
         self.supply = supply
         self.copies = copies
-        self.waiting = WaitingSequences(ageing_s=ageing_s)
+        self.waiting = WaitingSequences(ageing_s=settings.ageing_s)
         self.loading: dict[LiveSequence, None] = {}
         self.running: dict[LiveSequence, None] = {}
         self.num_preemptions = 0
         self.hit_tokens: Counter[TierName] = Counter()
         self.num_copied_pages = 0
         """Pages of hits that had to be brought to the device."""
-        self._block_tokens = block_tokens
-        self._max_batch_tokens = max_batch_tokens
-        self._max_sequences = max_sequences
+        self._block_tokens = settings.block_tokens
+        self._max_batch_tokens = settings.max_batch_tokens
+        self._max_sequences = settings.max_sequences
         self._deadlines: SortedKeyList = SortedKeyList(key=lambda request: request.deadline_at_s)
         self._order = 0
         self._slices: dict[LiveSequence, Slice] = {}

@@ -9,6 +9,7 @@ from tierkv.engine.runner import Runner
 from tierkv.engine.sampling import SamplingParams, SequenceSampler
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import LiveSequence, Request, State
+from tierkv.engine.settings import EngineSettings
 from tierkv.engine.text import TextStream
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -109,14 +110,10 @@ class Rig:
         self.is_slow = is_slow
         if is_slow:
             self.supply._courier = SlowCourier(self.store, namespace.namespace_id, fence=None, notify=None)
-        self.scheduler = Scheduler(
-            self.supply,
-            self.memory,
-            block_tokens=BLOCK_TOKENS,
-            max_batch_tokens=max_batch_tokens,
-            max_sequences=max_sequences,
-            **options,
+        settings = EngineSettings(
+            block_tokens=BLOCK_TOKENS, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences, **options
         )
+        self.scheduler = Scheduler(self.supply, self.memory, settings)
         self.runner = Runner(self.model, self.scheduler)
         self.tokens = {}
         self.requests = []

@@ -49,17 +49,23 @@ class GroundRig(Rig):
     def __init__(self, *, connect, private_pages=16):
         self.clock = ManualClock()
         self.model = Model()
+        settings = EngineSettings(
+            block_tokens=BLOCK_TOKENS,
+            max_batch_tokens=16,
+            max_sequences=4,
+            private_memory_bytes=private_pages * LAYOUT.block_bytes,
+            reserve_pages=2,
+            retry_s=RETRY_S,
+        )
         self.grounds = InlineGrounds(
             connect=connect,
-            settings=EngineSettings(private_memory_bytes=private_pages * LAYOUT.block_bytes, reserve_pages=2, retry_s=RETRY_S),
+            settings=settings,
             identity=IDENTITY,
             layout=LAYOUT,
             bind=self.model.bind,
         )
         ground = self.grounds.open(0.0)
-        self.scheduler = Scheduler(
-            ground.supply, ground.memory, block_tokens=BLOCK_TOKENS, max_batch_tokens=16, max_sequences=4, ageing_s=30.0
-        )
+        self.scheduler = Scheduler(ground.supply, ground.memory, settings)
         self.runner = Runner(self.model, self.scheduler)
         self.tokens, self.requests, self.is_slow = {}, [], False
         self._take_over()
