@@ -179,7 +179,7 @@ def _opened(choice: _ModelChoice, settings: dict[str, Any]) -> Iterator[tuple[En
     """A running engine and where its model is."""
     _need_extras()
     from tierkv.demo.model import bundled_model_folder
-    from tierkv.engine.device import check_device
+    from tierkv.engine.config import check_device
     from tierkv.engine.engine import EngineSettings, open_engine
     from tierkv.wire.addresses import default_run_folder
 
@@ -218,7 +218,6 @@ async def _serve(server: EngineServer, name: str) -> None:
 async def _generate(engine: Engine, prompt: str, params: SamplingParams, *, is_chat: bool, is_shown: bool) -> _Result:
     from tierkv.clock import SystemClock
     from tierkv.engine.engine import FinishReason
-    from tierkv.model.outcomes import TierName
     from tierkv.serving.chat import chat_prompt
 
     now_s = SystemClock().monotonic_s
@@ -246,7 +245,7 @@ async def _generate(engine: Engine, prompt: str, params: SamplingParams, *, is_c
         text="".join(text),
         finish_reason=reason.value,
         cached_tokens=request.cached_tokens,
-        cached_tier=max(request.cached_tiers, key=list(TierName).index, default=None),
+        cached_tier=request.cached_tier,
         ttft_ms=round(1000 * (times_s[0] - started_s), 1),
         tokens_per_s=round((len(times_s) - 1) / (times_s[-1] - times_s[0]), 1) if times_s[-1] > times_s[0] else None,
     )

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tierkv.engine.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_TOKENS, SamplingParams, check_integer, check_number
+from tierkv.engine.settings import MAX_TENANT_CHARACTERS
 from tierkv.errors import InvalidRequestError
 
 COMPLETION_TOKENS = 16
 """What the completions API generates where it is not told; the chat API goes on to the end of the context."""
-MAX_TENANT_CHARACTERS = 256
 MAX_PRIORITY = 100
 MAX_DEADLINE_S = 86_400.0
 _ROLES = ("system", "developer", "user", "assistant")

@@ -174,6 +174,18 @@ async def test_closing_the_engine_ends_what_runs():
         engine.generate(PROMPTS[3], PARAMS)
 
 
+def test_a_prompt_that_is_read_while_the_engine_closes_is_refused():
+    engine = engine_of()
+    engine.start()
+
+    def prompt():
+        engine.close()
+        yield from PROMPTS[3]
+
+    with pytest.raises(ClosedError):
+        engine.complete([prompt()], PARAMS)
+
+
 def test_an_engine_is_started_once():
     with engine_of() as engine:
         thread = engine._thread
