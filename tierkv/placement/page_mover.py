@@ -53,7 +53,10 @@ class PageMover:
             self._stager.start()
 
     def stop(self) -> None:
+        """Ends the thread. What is queued is copied all the same, for a kept arena and for who waits for it."""
         self._stager.stop()
+        while self._stage_once():
+            pass
 
     # -- down --------------------------------------------------------------------------------------------------------------
 

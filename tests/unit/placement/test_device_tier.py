@@ -15,6 +15,7 @@ from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.model.outcomes import Durability, MissReason, TierName
 from tierkv.pages import PageOutcome, PageRun
+from tierkv.placement import page_mover
 from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.deadline import wait_until
@@ -512,6 +513,17 @@ def test_the_host_keeps_over_a_restart_what_pages_had(make):
     rig.commit(keys)
     wait_until(lambda: rig.counters()["pages_staged"] == 6, timeout_s=10, what="the copies")
     rig.settle()
+    rig.close(discard_arena=False)
+    rig.open()
+    assert rig.acquire(keys) == ((HOST,) * 6, 6, None)
+
+
+def test_an_orderly_end_keeps_in_the_host_what_was_not_copied_yet(make, monkeypatch):
+    monkeypatch.setattr(page_mover, "_BATCH_BLOCKS", 2)
+    rig = make(has_disk=False, durability=Durability.VOLATILE)
+    rig.store._mover.on_staging = lambda: None  # the stager sleeps
+    keys = rig.chain(6)
+    rig.commit(keys)
     rig.close(discard_arena=False)
     rig.open()
     assert rig.acquire(keys) == ((HOST,) * 6, 6, None)
