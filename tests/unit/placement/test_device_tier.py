@@ -266,6 +266,36 @@ def test_what_the_host_does_not_take_is_tried_again(make):
     assert rig.get(keys) == ((HOST,) * 4, 4, None)
 
 
+def test_no_more_is_tried_again_than_has_room(make):
+    rig = make(host_blocks=8, has_disk=False)
+    keys, leases = refused(rig)
+    rig.store.release(rig.session, leases[:1])
+    rig.store.delete(rig.namespace_id, rig.chain(1, 100)).result(10)
+    rig.store.expire()
+    wait_until(lambda: rig.counters()["pages_staged"] == 1, timeout_s=10, what="the copy")
+    rig.rest()
+    assert rig.counters()["stage_refused"] == 4
+    assert rig.get(keys)[1:] == (1, MissReason.CAPACITY)
+
+
+def test_what_leaves_the_host_while_the_disk_takes_nothing_is_written_later(make):
+    rig = make(host_blocks=8)
+    writer = rig.store._mover.writer
+    writer._failed_at_s = rig.clock.monotonic_s()  # as after a refusal
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.rest()
+    others = [rig.store.reserve(rig.session, rig.namespace_id, rig.chain(1, 100 + idx)) for idx in range(8)]
+    assert rig.store.lookup(rig.namespace_id, keys).tiers == (DEVICE,) * 4
+    for reservation in others:
+        rig.store.abort(rig.session, reservation.reservation_id)
+    rig.clock.advance(rig.settings.disk.retry_s)
+    rig.store.expire()
+    wait_until(
+        lambda: all(key in rig.store._books.disk for key in keys), timeout_s=10, what="the disk to have what it was promised"
+    )
+
+
 def refused(rig, blocks=4):
     """Blocks that only the device has; the leases that fill the host tier."""
     leases = rig.fill_host()
