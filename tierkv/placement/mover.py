@@ -293,8 +293,8 @@ class Mover:
 
     def read_page(self, entry: BlockEntry, pool: PageBooks, page: Page) -> GetOutcome:
         """Copies a page to the entry's extent; a block that has been sealed before is checked. No lock held."""
-        target = self._books.host.view(entry.placed_at())[: entry.block_bytes]
-        try:
+        try:  # all of it: what is raised here would leave the moves of a whole batch raised
+            target = self._books.host.view(entry.placed_at())[: entry.block_bytes]
             pool.memory.read(pool.offset_of(page), target)
         except Exception:
             _log.exception("a page could not be read")
