@@ -746,8 +746,8 @@ def test_a_draining_store_takes_no_pages(make):
 
 
 def test_an_embedded_store_takes_devices_as_text(tmp_path):
-    for bad in ("cpu", "256MiB", ":1MiB"):
-        with pytest.raises(InvalidRequestError):
+    for bad in ("cpu", "256MiB", ":1MiB", "gpu:1MiB"):
+        with pytest.raises(InvalidRequestError, match="cuda:0:20GiB"):
             open_store(tmp_path / "bad", host_memory=MIB, disk=0, device=bad)
     with open_store(tmp_path / "good", host_memory=MIB, disk=0, device="cpu:2MiB") as store:
         assert store.tiered.device_names() == ("cpu",)
