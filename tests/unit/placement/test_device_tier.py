@@ -353,6 +353,7 @@ def test_a_reader_of_the_host_gets_what_only_a_page_has(make):
     assert rig.store.lookup(rig.namespace_id, keys).tiers == (DEVICE,) * 4
     assert rig.get(keys) == ((DEVICE,) * 4, 4, None)
     assert rig.get(keys) == ((HOST,) * 4, 4, None)
+    assert (rig.counters()["pages_staged"], rig.counters()["promoted_bytes"]) == (4, 0)  # nothing came from the disk
 
 
 def test_a_page_that_was_written_after_its_commit_is_not_believed(make):
