@@ -30,7 +30,8 @@ class PageClient:
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._releasing = UnwaitedCalls(attachment.counters)
-        self._releasing_pages = UnwaitedCalls(attachment.counters)
+        # A hold does not expire, as a lease does: one that a busy daemon did not end in time would stay for as long as the pool.
+        self._releasing_pages = UnwaitedCalls(attachment.counters, timeout_s=None)
         self._mapped: MappedPool | None = None
         self._mapping = threading.Lock()
         self._listening: dict[ClientPageLease, threading.Thread] = {}

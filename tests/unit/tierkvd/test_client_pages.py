@@ -158,6 +158,22 @@ async def test_released_pages_are_sent_and_nobody_waits(client, pages, pool):
     await eventually(lambda: pages.released == [[4, 4, 2], [7]])
 
 
+async def test_a_release_waits_for_a_busy_daemon_as_long_as_it_takes(client, pages, pool, monkeypatch):
+    stub, timeouts = client._mapped.link.stub, []
+    release = stub.ReleasePages
+
+    class Watched:
+        @staticmethod
+        def future(request, **options):
+            timeouts.append(options["timeout"])
+            return release.future(request, **options)
+
+    monkeypatch.setattr(stub, "ReleasePages", Watched)
+    client.release_pages([4])
+    await eventually(lambda: pages.released == [[4]])
+    assert timeouts == [None]
+
+
 async def test_no_call_overtakes_a_release(rig, client, pages, pool, monkeypatch):
     order = []
 
