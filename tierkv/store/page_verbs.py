@@ -65,12 +65,7 @@ class PageVerbs(StoreCare):
             return PoolView(device, pool.memory.memory_bytes, page_bytes, pool.num_pages, pool.memory.fd, handle)
 
     def _cut(self, pool: PageBooks, session: SessionId, page_bytes: int) -> None:
-        if page_bytes > pool.memory.memory_bytes:
-            raise InvalidRequestError(
-                "the pool is smaller than one page; give it more memory",
-                page_bytes=page_bytes,
-                memory_bytes=pool.memory.memory_bytes,
-            )
+        pool.check_cut(page_bytes)  # before cached blocks leave for it
         if pool.users - {session} or pool.is_in_use:
             raise ConflictError("the pool is in use with pages of another size", page_bytes=page_bytes, in_use=pool.page_bytes)
         self._device_room.empty(pool)
@@ -136,12 +131,7 @@ class PageVerbs(StoreCare):
             self._check_open()
             self._sessions.check(session)
             pool = self._opened(session)
-            if namespace.layout.block_bytes != pool.page_bytes:
-                raise InvalidRequestError(
-                    "blocks of this namespace do not fit the pages that are open",
-                    block_bytes=namespace.layout.block_bytes,
-                    page_bytes=pool.page_bytes,
-                )
+            pool.check_pages(namespace.layout.block_bytes)
             held = self._page_loader.hold(pool, session, namespace_id, keys, hints.request_id)
             acquired = held.acquisition
             self._observer.count(acquired.tiers, miss=acquired.miss, num_missed=len(keys) - len(acquired.pages))
