@@ -222,8 +222,11 @@ class Engine:
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidRequestError("a deadline lies ahead", field="deadline_s", value=deadline_s)
         Hints(request_id=request_id)
-        prompt_ids = self._token_ids(prompt)
-        length_limit = self._length_limit(len(prompt_ids), params.max_tokens)
+        if isinstance(prompt, str):
+            prompt = self._encoded(prompt)
+        # The length first: a list of millions of ids is not worth a look at each.
+        length_limit = self._length_limit(len(prompt), params.max_tokens)
+        prompt_ids = self._checked_ids(prompt)
         now_s = self._clock.monotonic_s()
         request = Request(
             request_id or f"engine-{next(self._ids)}",
@@ -242,14 +245,14 @@ class Engine:
             request.choices.append(LiveSequence(request, idx, sampler, text, length_limit))
         return request
 
-    def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            if self.loaded.tokenizer is None:
-                raise InvalidRequestError("this model has no tokenizer; give token ids", field="prompt")
-            prompt = self.loaded.tokenizer(prompt).input_ids
+    def _encoded(self, prompt: str) -> list[int]:
+        if self.loaded.tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; give token ids", field="prompt")
+        token_ids: list[int] = self.loaded.tokenizer(prompt).input_ids
+        return token_ids
+
+    def _checked_ids(self, prompt: Sequence[int]) -> list[int]:
         prompt_ids = [int(token_id) for token_id in prompt]
-        if not prompt_ids:
-            raise InvalidRequestError("a prompt has at least one token", field="prompt")
         vocab_size = self.loaded.config.vocab_size
         if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
             raise InvalidRequestError("a token id is not in the vocabulary", field="prompt", vocab_size=vocab_size)
@@ -257,6 +260,8 @@ class Engine:
 
     def _length_limit(self, num_prompt: int, max_tokens: int) -> int:
         """Tokens that the sequence may have, the prompt among them: the last one drawn needs no page."""
+        if not num_prompt:
+            raise InvalidRequestError("a prompt has at least one token", field="prompt")
         context = self.loaded.config.context_tokens
         if num_prompt + 1 > context:
             raise InvalidRequestError(
