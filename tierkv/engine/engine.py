@@ -291,7 +291,11 @@ class Engine:
         with self._lock:
             self._num_queued -= 1
         self._outlets[request] = outlet
-        self._runner.scheduler.add(request, self._clock.monotonic_s())
+        try:
+            self._runner.scheduler.add(request, self._clock.monotonic_s())
+        except Exception:
+            _log.exception("a request could not be queued: request_id=%r", request.request_id)
+            self._runner.end(request, FinishReason.ERROR)
 
     def _cancel(self, request: Request) -> None:
         if request in self._outlets:
@@ -301,7 +305,7 @@ class Engine:
         outlet = self._outlets[request]
         outlet.put(token)
         self._dirty[outlet] = None
-        if token.finish_reason is not None and request.is_finished:
+        if token.finish_reason is not None and all(sequence.is_told for sequence in request.choices):
             del self._outlets[request]
 
     def _note_token(self, request: Request) -> None:

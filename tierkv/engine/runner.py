@@ -59,12 +59,20 @@ class Runner:
         return True
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """Ends all choices that have not ended, without another token; their pages go back at once."""
+        """Ends all choices that have not ended, without another token; their pages go back at once.
+
+        Called where something has failed, too, so it does not fail itself: whoever waits for the request is told of its end.
+        """
         for sequence in request.choices:
-            if sequence.state is not State.FINISHED:
+            if sequence.is_told:
+                continue
+            text = ""
+            try:
                 self.scheduler.finish(sequence)
-                text = "" if sequence.text is None else sequence.text.flush()
-                request.emit(Token(sequence.choice, -1, text, finish_reason=reason))
+                text = _rest_of(sequence)
+            except Exception:
+                _log.exception("a request did not end in order: request_id=%r", request.request_id)
+            _emit(sequence, Token(sequence.choice, -1, text, finish_reason=reason))
         self.counters[f"finished_{reason}"] += 1
 
     def _compute(self, slices: list[Slice], now_s: float) -> None:
@@ -138,7 +146,7 @@ class Runner:
             self.scheduler.finish(sequence)
             if sequence.request.is_finished:
                 self.counters[f"finished_{reason}"] += 1
-        sequence.request.emit(Token(sequence.choice, drawn.token_id, text, drawn.logprob, drawn.top, reason))
+        _emit(sequence, Token(sequence.choice, drawn.token_id, text, drawn.logprob, drawn.top, reason))
 
     def _read(self, sequence: LiveSequence, token_id: int) -> tuple[str, FinishReason | None]:
         """The text that a token adds, and whether it is the last one."""
@@ -154,6 +162,11 @@ class Runner:
         if len(sequence.tokens) >= sequence.length_limit:
             return text + _rest_of(sequence), FinishReason.LENGTH
         return text, None
+
+
+def _emit(sequence: LiveSequence, token: Token) -> None:
+    sequence.is_told = token.finish_reason is not None
+    sequence.request.emit(token)
 
 
 def _rest_of(sequence: LiveSequence) -> str:
