@@ -80,8 +80,9 @@ def load(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> Lo
 
         # Refused before gigabytes are read.
         ModelConfig.from_transformers(AutoConfig.from_pretrained(folder, **arguments), dtype=dtype)
-        module: Any
-        module, found = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], output_loading_info=True, **arguments)
+        # By its stubs it returns a module, whatever it is asked for.
+        loader: Any = AutoModelForCausalLM
+        module, found = loader.from_pretrained(folder, dtype=DTYPES[dtype], output_loading_info=True, **arguments)
         _check_complete(found["missing_keys"], path)
         tokenizer = _tokenizer(folder, arguments)
     config = ModelConfig.from_transformers(module.config, dtype=dtype, generation_config=module.generation_config)
