@@ -60,6 +60,7 @@ bench: $(STAMP) ## run the benchmarks, each into benchmarks/results/NAME.json
 	$(BIN)/tierkv bench disk --json $(ARGS) | tee $(RESULTS)/disk.json
 	$(BIN)/tierkv bench restart --json $(ARGS) | tee $(RESULTS)/restart.json
 	$(BIN)/tierkv bench policy --json $(ARGS) | tee $(RESULTS)/policy.json
+	$(BIN)/tierkv bench engine --json $(ARGS) | tee $(RESULTS)/engine.json
 
 proto: $(STAMP) ## generate the wire code from proto/
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(GENERATED)/tierkv.proto

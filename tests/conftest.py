@@ -18,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Triton reads this once, when transformers or a test first imports it; kernels then run on the processor.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from tierkv.testing import leaks
 

@@ -5,7 +5,7 @@ pool of its device once, takes free pages ahead of need, fills them, and commits
 any engine on the device finds it with `acquire_pages` and reads it in place.
 
 Offered by the daemon's client (`tierkv.connect`), by the embedded store (`tierkv.open_store`) and, for an engine that has neither, by
-`tierkv.engine.private_pages`.
+`tierkv.paging.private_pages`.
 
 Holds. Every page that `reserve_pages` or `acquire_pages` names is held once more by the session, until `release_pages` names it once.
 A page is read and written by nobody else, and keeps its bytes, while it is held. `commit_pages` changes no hold.

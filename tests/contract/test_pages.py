@@ -5,8 +5,8 @@ import pytest
 from tierkv.assemble import open_tiered_store
 from tierkv.clock import SystemClock
 from tierkv.embedded import EmbeddedStore
-from tierkv.engine.private_pages import PrivatePages
 from tierkv.pages import PageStore
+from tierkv.paging.private_pages import PrivatePages
 from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, PolicyName, StoreSettings
 from tierkv.testing.page_suite import BLOCK_BYTES, PageContract, PageRig
 

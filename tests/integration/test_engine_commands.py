@@ -21,7 +21,7 @@ from tierkv.cli.main import app
 from tierkv.cli.output import run_command
 from tierkv.config import Address
 from tierkv.engine.engine import EngineSettings, open_engine
-from tierkv.engine.server import EngineServer, ServedModel
+from tierkv.serving.server import EngineServer, ServedModel
 from tierkv.testing.deadline import wait_until
 
 TIMEOUT_S = 30.0

@@ -20,7 +20,7 @@ from tierkv.errors import InternalError, InvalidRequestError
 if TYPE_CHECKING:
     from tierkv.engine.engine import Engine
     from tierkv.engine.sampling import SamplingParams
-    from tierkv.engine.server import EngineServer
+    from tierkv.serving.server import EngineServer
 
 EXTRAS = ("torch", "transformers")
 INSTALL_COMMAND = "pip install 'tierkv[transformers]'"
@@ -86,7 +86,7 @@ def serve(
         "num_threads": threads,
     }
     with _opened(choice, settings) as (engine, folder):
-        from tierkv.engine.server import EngineServer, ServedModel
+        from tierkv.serving.server import EngineServer, ServedModel
 
         served = ServedModel(name or folder.stem, engine.loaded.tokenizer)
         asyncio.run(_serve(EngineServer(engine, served, address=address, api_key=api_key), served.name))
@@ -215,9 +215,9 @@ async def _serve(server: EngineServer, name: str) -> None:
 
 async def _generate(engine: Engine, prompt: str, params: SamplingParams, *, is_chat: bool, is_shown: bool) -> _Result:
     from tierkv.clock import SystemClock
-    from tierkv.engine.chat import chat_prompt
     from tierkv.engine.engine import FinishReason
     from tierkv.model.outcomes import TierName
+    from tierkv.serving.chat import chat_prompt
 
     now_s = SystemClock().monotonic_s
     messages = [{"role": "user", "content": prompt}]

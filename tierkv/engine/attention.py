@@ -14,7 +14,6 @@ each key is read once; of many, that gains nothing and would take a mask as many
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -173,8 +172,7 @@ def decode_kernel(device: torch.device) -> DecodeKernel | None:
     if device.type != "cuda":
         return None
     try:
-        module = importlib.import_module("tierkv.engine.triton_decode")
+        from tierkv.engine.triton_decode import paged_decode
     except ImportError:
         return None
-    kernel: DecodeKernel = module.paged_decode
-    return kernel
+    return paged_decode

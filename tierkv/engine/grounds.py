@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tierkv.engine.memory import PageMemory
-from tierkv.engine.page_supply import PageSupply
-from tierkv.engine.private_pages import PrivatePages
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import LiveSequence, State
 from tierkv.errors import ConflictError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.pages import PageStore, Pool
+from tierkv.paging.private_pages import PrivatePages
+from tierkv.paging.supply import PageSupply
 
 _log = logging.getLogger("tierkv.engine")
 

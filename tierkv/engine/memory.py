@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import torch
 
@@ -67,6 +65,7 @@ def _map(pool: Pool, layout: Layout) -> torch.Tensor:
         # Pages that no other process maps: their memory is this tensor.
         return torch.zeros((pool.num_pages, *layout.shape), dtype=dtype, device=pool.device)
     # Only an engine on such a device needs the module, and only there its imports succeed.
-    cuda = importlib.import_module("tierkv.tiers.cuda")
-    memory: torch.Tensor = cuda.map_ipc(pool.ipc_handle, pool.device)
+    from tierkv.tiers.cuda import map_ipc
+
+    memory = map_ipc(pool.ipc_handle, pool.device)
     return memory[: pool.num_pages * pool.page_bytes].view(dtype).view(pool.num_pages, *layout.shape)

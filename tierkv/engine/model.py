@@ -6,6 +6,7 @@ transformers' Llama, Mistral, Qwen2 and Qwen3, in the same order.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -67,13 +68,19 @@ class Transformer:
         token_ids = torch.tensor([token_id for span in spans for token_id in span.token_ids], device=self._device)
         hidden = embedding(token_ids, self._weights.embedding)
         rotation = self._rotation(plan.positions)
+        wanted = self._wanted_rows(spans)
         for idx, layer in enumerate(self._weights.layers):
             heads = self._heads(hidden, layer, rotation)
             own = LayerHeads(heads[:, : self.config.num_heads], self._keys_values(heads), memory, idx, self._room)
             plan.write(own)
-            hidden = hidden + layer.output(plan.attend(own, self.config.windows[idx]).flatten(1))
-            hidden = self._mlp(hidden, layer)
-        return self._logits(hidden, spans)
+            if idx == self.config.num_layers - 1 and not len(wanted):
+                return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+            attended = plan.attend(own, self.config.windows[idx]).flatten(1)
+            if idx == self.config.num_layers - 1:
+                # Behind the last keys and values only the rows that become logits matter.
+                hidden, attended = hidden[wanted], attended[wanted]
+            hidden = self._mlp(hidden + layer.output(attended), layer)
+        return self._weights.head(self._normed(hidden, self._weights.norm)).float()
 
     def _heads(self, hidden: torch.Tensor, layer: LayerWeights, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """(tokens, query heads, then key heads, then value heads, head_dim); queries and keys are rotated."""
@@ -93,17 +100,11 @@ class Transformer:
         gate, up = layer.gate_up(self._normed(hidden, layer.mlp_norm)).chunk(2, dim=-1)
         return hidden + layer.down(silu(gate).mul_(up))
 
-    def _logits(self, hidden: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
-        rows: list[int] = []
-        end = 0
-        for span in spans:
-            end += len(span.token_ids)
-            if span.wants_logits:
-                rows.append(end - 1)
-        if not rows:
-            return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
-        wanted = hidden[torch.tensor(rows, dtype=torch.long, device=self._device)]
-        return self._weights.head(self._normed(wanted, self._weights.norm)).float()
+    def _wanted_rows(self, spans: Sequence[Span]) -> torch.Tensor:
+        """Of each span that wants logits, its last token among all of the step."""
+        ends = list(itertools.accumulate(len(span.token_ids) for span in spans))
+        rows = [end - 1 for end, span in zip(ends, spans, strict=True) if span.wants_logits]
+        return torch.tensor(rows, dtype=torch.long, device=self._device)
 
     def _normed(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(rows, weight.shape, weight, self.config.rms_norm_eps)

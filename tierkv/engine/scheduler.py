@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from tierkv.engine.page_supply import PageSupply
 from tierkv.engine.sequence import LiveSequence, Request, Slice, State, Tail
 from tierkv.engine.waiting import WaitingSequences
 from tierkv.model.outcomes import TierName
+from tierkv.paging.supply import PageSupply
 
 STUCK_S = 1.0
 """How long nothing may move for want of pages that other processes hold, before one sequence gives up its own."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tierkv.engine.courier import Fetch
 from tierkv.engine.sampling import SamplingParams, SequenceSampler
 from tierkv.engine.text import TextStream
 from tierkv.model.hints import Hints
 from tierkv.model.keys import BlockKey, NamespaceId, chain_keys
 from tierkv.model.outcomes import TierName
+from tierkv.paging.courier import Fetch
 
 
 class FinishReason(StrEnum):

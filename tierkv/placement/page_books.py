@@ -175,8 +175,8 @@ class PageBooks:
     def name(self, pages: Sequence[Page], keys: Sequence[BlockKey], head: Sequence[BlockKey], *, is_ready: bool) -> None:
         """Makes pages without a name the places of blocks that have none here, in one access of one request.
 
-        head — keys that the request has before them. is_ready — the bytes are there already; otherwise `became_ready` follows. They
-        enter as a load, whatever brought them: the pages are needed, so that no share of a full tier may keep them out.
+        head — keys that the request has before them. is_ready — the bytes are there already, saved by the request; otherwise it loads
+        them, and `became_ready` follows. No share of a full tier keeps them out: room was made when the pages were taken.
         """
         if not pages:
             return
@@ -186,7 +186,7 @@ class PageBooks:
             page.is_leaving = False
             self._by_key[key] = page
             self._count_hold(page, page.num_holds)
-        self._admit(keys, head)
+        self._admit(keys, head, Cause.SAVE if is_ready else Cause.LOAD)
         if is_ready:
             for page in pages:
                 self.became_ready(page)
@@ -195,7 +195,7 @@ class PageBooks:
         """A page that was leaving stays: somebody wants its block."""
         assert page.key is not None
         page.is_leaving = False
-        self._admit([page.key], ())
+        self._admit([page.key], (), Cause.LOAD)
         self.num_idle += page.is_idle
 
     def leave(self, page: Page) -> None:
@@ -227,9 +227,9 @@ class PageBooks:
         page.is_ready = page.is_leaving = False
         self._free_if_over(page)
 
-    def _admit(self, keys: Sequence[BlockKey], head: Sequence[BlockKey]) -> None:
+    def _admit(self, keys: Sequence[BlockKey], head: Sequence[BlockKey], cause: Cause) -> None:
         weights = [self.page_bytes] * len(keys)
-        admission = self.policy.admit(keys, weights, lambda _: True, cause=Cause.LOAD, head=head)
+        admission = self.policy.admit(keys, weights, lambda _: True, cause=cause, head=head)
         assert admission.num_admitted == len(keys), "the policy holds as much as the pool"
 
     # -- jobs ------------------------------------------------------------------------------------------------------------

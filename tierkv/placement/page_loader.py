@@ -131,7 +131,10 @@ class PageLoader:
             is_pending[run.start_idx : run.start_idx + run.num_blocks] = [True] * run.num_blocks
             parts = [(pool, found[entry], entry) for entry in placed[run.start_idx : run.start_idx + run.num_blocks]]
             future = self._mover.begin_fill(parts)
-            run.done.add_done_callback(functools.partial(self._fill_after, parts, future))
+            if run.done.done():
+                self._mover.fill(parts, future)
+            else:  # by the thread that brought them: a copy that queued again would wait for all runs behind it
+                run.done.add_done_callback(functools.partial(self._fill_after, parts, future))
         ready = [(pool, found[entry], entry) for entry, waits in zip(placed, is_pending, strict=True) if not waits]
         for start in range(0, len(ready), self._run_blocks):
             parts = ready[start : start + self._run_blocks]
@@ -140,7 +143,7 @@ class PageLoader:
     def _fill_after(
         self, parts: Sequence[tuple[PageBooks, Page, BlockEntry]], future: Future[None], _done: Future[RunResult]
     ) -> None:
-        self._mover.fill(parts, future)
+        self._mover.fill_here(parts, future)
 
     def _note_access(
         self,

@@ -201,13 +201,14 @@ class PageMover:
     def fill(self, parts: Sequence[tuple[PageBooks, Page, BlockEntry]], future: Future[None]) -> None:
         """Copies host copies to pages on a promoter; those that are not readable leave their pages without a name."""
         try:
-            job = self._mover.run_soon(lambda: self._fill_now(parts, future))
+            job = self._mover.run_soon(lambda: self.fill_here(parts, future))
         except RuntimeError:  # the store has stopped
             self._settle_fill(parts, set(), future)
         else:
             job.add_done_callback(lambda done: self._settle_fill(parts, set(), future) if done.cancelled() else None)
 
-    def _fill_now(self, parts: Sequence[tuple[PageBooks, Page, BlockEntry]], future: Future[None]) -> None:
+    def fill_here(self, parts: Sequence[tuple[PageBooks, Page, BlockEntry]], future: Future[None]) -> None:
+        """As `fill`, in this thread: blocks for the copies."""
         copied: set[int] = set()
         try:
             for pool, page, entry in parts:

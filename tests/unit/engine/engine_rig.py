@@ -5,15 +5,15 @@ import zlib
 import numpy as np
 import torch
 
-from tierkv.engine.courier import Courier
-from tierkv.engine.page_supply import PageSupply
-from tierkv.engine.private_pages import PrivatePages
 from tierkv.engine.runner import Runner
 from tierkv.engine.sampling import SamplingParams, SequenceSampler
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import LiveSequence, Request, State
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
+from tierkv.paging.courier import Courier
+from tierkv.paging.private_pages import PrivatePages
+from tierkv.paging.supply import PageSupply
 from tierkv.testing.clock import ManualClock
 
 BLOCK_TOKENS = 4

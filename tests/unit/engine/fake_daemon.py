@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from tierkv.engine.private_pages import PrivatePages
 from tierkv.errors import UnavailableError
 from tierkv.model.outcomes import MissReason, TierName
+from tierkv.paging.private_pages import PrivatePages
 
 
 @dataclass

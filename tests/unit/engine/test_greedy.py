@@ -14,6 +14,8 @@ from tierkv.engine.weights import load
 pytestmark = [
     pytest.mark.model,
     pytest.mark.slow,
+    # Half a minute on a quiet machine, several on a busy one.
+    pytest.mark.timeout(600),
     pytest.mark.skipif(bundled_gguf() is None, reason="the bundled model is not installed"),
 ]
 

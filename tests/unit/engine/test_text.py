@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.unit.engine.small_tokenizers import BYTE_FALLBACK, BYTE_LEVEL, SPECIAL
 from tierkv.engine.text import TextStream
-from tierkv.engine.token_names import TokenNames
+from tierkv.serving.token_names import TokenNames
 
 EMOJI = "naïve café 👩‍👩‍👧 日本語 👍🏽 end"
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from tierkv import assemble
 from tierkv.assemble import open_store, open_tiered_store
 from tierkv.errors import CapacityError, ClosedError, ConflictError, InvalidRequestError, UnavailableError
 from tierkv.index.trail import What
@@ -17,6 +18,8 @@ from tierkv.pages import PageOutcome, PageRun
 from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.deadline import wait_until
+from tierkv.tiers.base import GetOutcome
+from tierkv.tiers.device import SharedMemory
 
 BLOCK_BYTES = 128 * 1024
 LAYOUT = Layout(shape=(BLOCK_BYTES,), dtype="uint8", block_tokens=4)
@@ -31,12 +34,22 @@ def content_of(key):
 class Rig:
     """A store with a pool of 16 pages and one session on it. host_blocks — at least 8."""
 
-    def __init__(self, folder, *, host_blocks=32, has_disk=True, durability=Durability.INTERVAL, headroom_ratio=0.0):
+    def __init__(
+        self,
+        folder,
+        *,
+        host_blocks=32,
+        has_disk=True,
+        disk_bytes=8 * MIB,
+        durability=Durability.INTERVAL,
+        headroom_ratio=0.0,
+        devices=("cpu",),
+    ):
         self.settings = StoreSettings(
             data_folder=folder / "data",
             host=HostSettings(host_blocks * BLOCK_BYTES, folder=folder / "arena", prefault=False, headroom_ratio=headroom_ratio),
-            disk=DiskSettings(8 * MIB if has_disk else 0, segment_bytes=MIB, direct_io=False, interval_s=0.0),
-            devices=(DeviceSettings("cpu", POOL_PAGES * BLOCK_BYTES),),
+            disk=DiskSettings(disk_bytes if has_disk else 0, segment_bytes=MIB, direct_io=False, interval_s=0.0),
+            devices=tuple(DeviceSettings(device, POOL_PAGES * BLOCK_BYTES) for device in devices),
             durability=durability,
         )
         self.open()
@@ -108,6 +121,10 @@ class Rig:
     def settle(self):
         """Everything that was under way is over."""
         self.store.flush().result(10)
+        self.rest()
+
+    def rest(self):
+        """Every job is over, and nobody asked for more."""
         wait_until(lambda: not any(entry.moves for entry in self.store._books.index), timeout_s=10, what="the moves to end")
         self.store.check_integrity()
 
@@ -189,11 +206,7 @@ def test_a_page_whose_block_has_a_copy_is_free_at_once_and_comes_back(make):
 
 def test_what_only_the_disk_has_comes_through_the_host(make):
     rig = make(host_blocks=8)
-    keys = rig.chain(6)
-    rig.commit(keys)
-    rig.settle()
-    rig.empty_device()
-    rig.store.release(rig.session, rig.fill_host())
+    keys = on_disk_only(rig, 6)
     assert rig.acquire(keys) == ((DISK,) * 6, 6, None)
 
 
@@ -230,7 +243,7 @@ def test_the_share_of_a_request_holds_for_the_host(make, headroom_ratio, durabil
     keys = rig.chain(4)
     rig.commit(keys, request="r")
     wait_until(lambda: rig.counters()["pages_staged"], timeout_s=10, what="the staging")
-    wait_until(lambda: not any(entry.moves for entry in rig.store._books.index), timeout_s=10, what="the moves to end")
+    rig.rest()
     assert [key in rig.store._books.host_policy for key in keys] == [idx < num_in_host for idx in range(4)]
     assert sum(key in rig.store._books.disk for key in keys) == num_on_disk
     assert rig.acquire(keys) == ((DEVICE,) * 4, 4, None)
@@ -324,6 +337,153 @@ def test_a_page_that_was_written_after_its_commit_is_not_believed(make):
     assert rig.store.lookup(rig.namespace_id, keys).num_blocks == 2
 
 
+def on_disk_only(rig, blocks):
+    """Blocks that neither the device nor the host has."""
+    keys = rig.chain(blocks)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    rig.store.release(rig.session, rig.fill_host())
+    assert rig.store.lookup(rig.namespace_id, keys).tiers == (DISK,) * blocks
+    return keys
+
+
+def test_what_the_host_and_the_disk_let_go_stays_on_the_device(make):
+    rig = make(host_blocks=8, disk_bytes=2 * MIB)
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    for seed in range(40):  # each a sequence of its own: they push the others out of the host, then out of the disk
+        (key,) = rig.chain(1, 100 + seed)
+        result = rig.store.reserve(rig.session, rig.namespace_id, [key])
+        for extent in filter(None, result.extents):
+            rig.store.view(extent)[:BLOCK_BYTES] = content_of(key)
+        rig.store.commit(rig.session, result.reservation_id)
+        rig.rest()  # a flush would bring to disk again what it let go
+    assert not any(key in rig.store._books.disk or key in rig.store._books.host_policy for key in keys)
+    assert rig.store.lookup(rig.namespace_id, keys).tiers == (DEVICE,) * 4
+    assert rig.acquire(keys) == ((DEVICE,) * 4, 4, None)
+    rig.store.flush().result(10)
+    assert all(key in rig.store._books.disk for key in keys)
+
+
+def test_as_many_pages_leave_as_can_where_not_all_can(make):
+    rig = make()
+    busy, idle = rig.chain(4, 1), rig.chain(3, 2)
+    rig.commit(busy)
+    rig.commit(idle)
+    rig.settle()
+    tail = rig.store.acquire_pages(rig.session, rig.namespace_id, busy[3:]).pages  # keeps what it follows from leaving too
+    assert rig.pool.num_idle == 6
+    assert rig.empty_device() == POOL_PAGES - 4
+    assert rig.pool.num_named == 4
+    rig.store.release_pages(rig.session, tail)
+    assert rig.empty_device() == POOL_PAGES
+
+
+def test_where_a_head_finds_no_page_its_tail_is_not_held_either(make):
+    rig = make()
+    keys = rig.chain(3)
+    result = rig.store.reserve(rig.session, rig.namespace_id, keys[:1])
+    for extent in filter(None, result.extents):
+        rig.store.view(extent)[:BLOCK_BYTES] = content_of(keys[0])
+    rig.store.commit(rig.session, result.reservation_id)
+    pages = rig.store.reserve_pages(rig.session, POOL_PAGES)
+    for key, page in zip(keys[1:], pages, strict=False):
+        rig.page(page)[:] = content_of(key)
+    outcomes = rig.store.commit_pages(rig.session, rig.namespace_id, [PageRun(keys[1:], pages[:2], keys[0])]).outcomes
+    assert outcomes == [(PageOutcome.COMMITTED,) * 2]
+    acquired = rig.store.acquire_pages(rig.session, rig.namespace_id, keys)
+    assert (acquired.pages, acquired.miss) == ((), MissReason.CAPACITY)
+    assert rig.store.page_holds(rig.session) == dict.fromkeys(pages, 1)
+    rig.store.release_pages(rig.session, pages[2:])
+    assert rig.acquire(keys) == ((HOST, DEVICE, DEVICE), 3, None)
+
+
+def test_a_copy_that_fails_ends_the_lease_there_and_its_page_stays_with_its_holder(make, monkeypatch):
+    rig = make()
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    write = rig.pool.memory.write
+
+    def failing(offset, source):
+        is_bad = bytes(source[:32]) == keys[2]
+        if not is_bad:
+            write(offset, source)
+        del source  # the log keeps the frame
+        if is_bad:
+            raise OSError("the device is away")
+
+    monkeypatch.setattr(rig.pool.memory, "write", failing)
+    acquired = rig.store.acquire_pages(rig.session, rig.namespace_id, keys)
+    results = [run.done.result(10) for run in acquired.pending]
+    assert [(result.num_blocks, result.miss) for result in results] == [(2, MissReason.CHECKSUM)]
+    rig.store.check_integrity()
+    assert rig.store.page_holds(rig.session) == dict.fromkeys(acquired.pages, 1)
+    assert rig.pool.page_of(keys[2]) is None
+    assert rig.get(keys) == ((HOST,) * 4, 4, None)
+    others = rig.store.reserve_pages(rig.session, POOL_PAGES)
+    assert not set(others) & set(acquired.pages)
+    rig.store.release_pages(rig.session, [*acquired.pages, *others])
+    monkeypatch.undo()
+    assert rig.acquire(keys)[1] == 4
+
+
+def test_a_block_whose_frame_is_damaged_ends_the_lease_there(make, monkeypatch):
+    rig = make(host_blocks=8)
+    keys = on_disk_only(rig, 4)
+    disk = rig.store._books.disk
+    get = disk.get
+
+    def damaged(wanted, targets):
+        outcomes = get(wanted, targets)
+        return [GetOutcome.DAMAGED if key == keys[2] else outcome for key, outcome in zip(wanted, outcomes, strict=True)]
+
+    fill_here, names = rig.store._page_mover.fill_here, []
+
+    def looking(parts, future):  # the blocks are gone, and their pages not filled yet
+        names.extend(page.key for _, page, _ in parts)
+        fill_here(parts, future)
+
+    monkeypatch.setattr(disk, "get", damaged)
+    monkeypatch.setattr(rig.store._page_mover, "fill_here", looking)
+    assert rig.acquire(keys)[1:] == (2, MissReason.CHECKSUM)
+    assert names == [*keys[:2], None, None]
+    rig.settle()
+    assert rig.pool.num_free == POOL_PAGES - 2
+    assert rig.acquire(keys) == ((DEVICE,) * 2, 2, MissReason.CHECKSUM)
+    assert rig.store.stats().misses[MissReason.CHECKSUM] == 3
+
+
+def test_two_who_want_one_block_wait_for_one_copy(make, monkeypatch):
+    rig = make()
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    write, may_go_on = rig.pool.memory.write, threading.Event()
+
+    def waiting(offset, source):
+        may_go_on.wait(10)
+        write(offset, source)
+
+    monkeypatch.setattr(rig.pool.memory, "write", waiting)
+    other = rig.store.open_session("another engine")
+    rig.store.open_pool(other, rig.namespace_id, "cpu")
+    first = rig.store.acquire_pages(rig.session, rig.namespace_id, keys)
+    second = rig.store.acquire_pages(other, rig.namespace_id, keys)
+    assert first.pages == second.pages
+    assert [run.done.done() for run in (*first.pending, *second.pending)] == [False, False]
+    rig.store.end_pages(rig.session)  # whoever asked first is gone: the copy goes on
+    may_go_on.set()
+    assert second.pending[0].done.result(10).miss is None
+    assert [bytes(rig.page(page)) for page in second.pages] == [content_of(key) for key in keys]
+    assert rig.counters()["pages_copied"] == 4
+    rig.store.end_pages(other)
+
+
 def test_interval_commits_are_found_after_a_restart(make):
     rig = make()
     keys = rig.chain(6)
@@ -399,6 +559,20 @@ def test_what_a_client_is_saving_may_be_committed_from_a_page_meanwhile(make):
     assert rig.get(keys) == ((HOST,) * 4, 4, None)
 
 
+def test_a_page_of_what_a_client_is_saving_goes_with_the_block_that_it_follows(make):
+    rig = make()
+    keys = rig.chain(2)
+    reservation = rig.store.reserve(rig.session, rig.namespace_id, keys)
+    rig.commit(keys)
+    rig.store.commit(rig.session, reservation.reservation_id, keys[:1])
+    rig.settle()
+    rig.store.delete(rig.namespace_id, keys[:1]).result(10)
+    assert rig.store.lookup(rig.namespace_id, keys[1:]).num_blocks == 0
+    assert rig.pool.num_free == POOL_PAGES
+    rig.store.commit(rig.session, reservation.reservation_id, keys[1:])
+    assert rig.store.lookup(rig.namespace_id, keys[1:]).num_blocks == 0
+
+
 def test_pages_rest_between_the_end_of_a_session_and_that_of_its_map(make):
     rig = make()
     keys = rig.chain(4)
@@ -456,6 +630,26 @@ def test_a_request_is_one_access_to_each_block_on_each_tier(make):
     assert all(policy.state().t1_weight == 0 for policy in policies)
 
 
+def test_a_closed_session_leaves_the_device_first(make):
+    rig = make()
+    closed, shared, older = rig.chain(4, 1), rig.chain(4, 2), rig.chain(4, 3)
+    for keys in (older, shared, closed):
+        rig.commit(keys)
+    rig.settle()
+    held = rig.store.acquire_pages(rig.session, rig.namespace_id, shared)
+    other = rig.store.open_session("another engine")
+    rig.store.open_pool(other, rig.namespace_id, "cpu")
+    for keys in (closed, shared):  # what somebody else holds is not let go for it
+        acquired = rig.store.acquire_pages(other, rig.namespace_id, keys, Hints(session_closed=True))
+        rig.store.release_pages(other, acquired.pages)
+    rig.store.release_pages(rig.session, held.pages)
+    rig.store.reserve_pages(other, POOL_PAGES - 12 + 4)
+    assert [rig.pool.page_of(key) is None for key in closed] == [True] * 4
+    rig.store.end_pages(other)
+    assert rig.acquire(shared)[0] == (DEVICE,) * 4
+    assert rig.acquire(older)[0] == (DEVICE,) * 4
+
+
 def test_what_is_told_of_a_block_in_a_page(make):
     rig = make()
     keys = rig.chain(2)
@@ -470,6 +664,35 @@ def test_what_is_told_of_a_block_in_a_page(make):
     stats = rig.store.stats()
     assert stats.hits == {"device": 2}
     assert [policy.tier for policy in stats.policies] == [DEVICE, HOST, DISK]
+
+
+def test_a_block_of_one_device_comes_to_another_through_the_host(make, monkeypatch):
+    class OfAnotherDevice(SharedMemory):
+        def __init__(self, device, memory_bytes):
+            super().__init__(memory_bytes)
+            self.device = device
+
+    monkeypatch.setattr(assemble, "open_memory", OfAnotherDevice)
+    rig = make(host_blocks=8, has_disk=False, devices=("cpu", "cuda:0"))
+    other = rig.store.open_session("an engine on the other device")
+    rig.store.open_pool(other, rig.namespace_id, "cuda:0")
+    with pytest.raises(InvalidRequestError, match="one device"):
+        rig.store.open_pool(other, rig.namespace_id, "cpu")
+    keys, leases = refused(rig)
+    assert rig.store.acquire_pages(other, rig.namespace_id, keys).miss is MissReason.CAPACITY
+    rig.store.release(rig.session, leases)
+    acquired = rig.store.acquire_pages(other, rig.namespace_id, keys)
+    assert acquired.tiers == (DEVICE,) * 4
+    assert [run.done.result(10).miss for run in acquired.pending] == [None]
+    memory = rig.store._books.pools[1].memory
+    assert [bytes(memory.view(page * BLOCK_BYTES, BLOCK_BYTES)) for page in acquired.pages] == [content_of(key) for key in keys]
+    rig.rest()
+    assert rig.store._books.index.get(keys[0]).num_device_copies == 2
+    assert rig.empty_device() == POOL_PAGES
+    assert rig.store._books.index.get(keys[0]).num_device_copies == 1
+    tiers = {tier.name: tier for tier in rig.store.stats().tiers}
+    assert (tiers[DEVICE].capacity_bytes, tiers[DEVICE].blocks) == (2 * POOL_PAGES * BLOCK_BYTES, 4)
+    rig.store.end_pages(other)
 
 
 def test_a_draining_store_takes_no_pages(make):

@@ -10,17 +10,17 @@ import aiohttp
 import openai
 import pytest
 
-from tests.unit.engine.scripted_engine import ScriptedEngine, tokens_of
 from tests.unit.engine.small_tokenizers import BYTE_LEVEL
+from tests.unit.serving.scripted_engine import ScriptedEngine, tokens_of
 from tierkv.clock import SystemClock
 from tierkv.config import Address
-from tierkv.engine import server as server_module
-from tierkv.engine.generation import Generation
 from tierkv.engine.sequence import FinishReason, Token
-from tierkv.engine.server import EngineServer, ServedModel
-from tierkv.engine.server_metrics import ServerMetrics
-from tierkv.engine.server_schema import parse_json
 from tierkv.errors import CapacityError, InvalidRequestError, UnavailableError
+from tierkv.serving import server as server_module
+from tierkv.serving.generation import Generation
+from tierkv.serving.metrics import ServerMetrics
+from tierkv.serving.schema import parse_json
+from tierkv.serving.server import EngineServer, ServedModel
 
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% if m['content'] == 'bad' %}{{ raise_exception('no') }}{% endif %}{% endfor %}>"
 HELLO: Any = [{"role": "user", "content": "hello"}]

@@ -1,7 +1,7 @@
 """The engine over HTTP, as clients of the OpenAI API expect it: completions, chat, models; beside them /healthz and /metrics.
 
 A client that goes away cancels its requests, and their pages go back at once: aiohttp cancels the handler, and the handler closes the
-streams. What the API has and this server has not is refused by name (`server_schema`).
+streams. What the API has and this server has not is refused by name (`schema`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from tierkv.clock import Clock, SystemClock
 from tierkv.config import Address
-from tierkv.engine.chat import chat_prompt
-from tierkv.engine.generation import Generation
 from tierkv.engine.sampling import SamplingParams
 from tierkv.engine.sequence import Token
-from tierkv.engine.server_metrics import ServerMetrics
-from tierkv.engine.server_reply import ChatForm, CompletionForm, Form, Reply
-from tierkv.engine.server_schema import Asked, parse_chat, parse_completion, parse_json
 from tierkv.engine.stats import EngineStats
 from tierkv.engine.streams import TokenStream
-from tierkv.engine.token_names import TokenNames
 from tierkv.errors import CapacityError, ClosedError, InternalError, InvalidRequestError, TierKVError, UnavailableError
+from tierkv.serving.chat import chat_prompt
+from tierkv.serving.generation import Generation
+from tierkv.serving.metrics import ServerMetrics
+from tierkv.serving.reply import ChatForm, CompletionForm, Form, Reply
+from tierkv.serving.schema import Asked, parse_chat, parse_completion, parse_json
+from tierkv.serving.token_names import TokenNames
 
 MAX_BODY_BYTES = 8 << 20
 GRACE_S = 5.0
@@ -43,7 +43,7 @@ MAX_REQUEST_ID_CHARACTERS = 56
 _CLIENT_IS_GONE = 499
 """As nginx calls it; in metrics only."""
 _REQUEST_ID = web.RequestKey("request_id", str)
-_log = logging.getLogger("tierkv.engine")
+_log = logging.getLogger(__name__)
 
 _AskedT = TypeVar("_AskedT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 
 from tierkv.clock import Clock
 from tierkv.engine.sequence import FinishReason, Token
-from tierkv.engine.server_metrics import ServerMetrics
-from tierkv.engine.server_reply import Usage
 from tierkv.engine.streams import TokenStream
 from tierkv.errors import InternalError, UnavailableError
+from tierkv.serving.metrics import ServerMetrics
+from tierkv.serving.reply import Usage
 
 
 class Generation:

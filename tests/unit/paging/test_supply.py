@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.engine.engine_rig import BLOCK_TOKENS, IDENTITY, LAYOUT, SlowCourier
 from tests.unit.engine.fake_daemon import FakeDaemon
-from tierkv.engine.page_supply import RETRY_S, PageSupply
 from tierkv.errors import DataError
 from tierkv.model.hints import Hints
 from tierkv.model.keys import chain_keys
+from tierkv.paging.supply import RETRY_S, PageSupply
 
 NUM_PAGES = 12
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tierkv.engine.sequence import FinishReason, Token
-from tierkv.engine.token_names import TokenNames
+from tierkv.serving.token_names import TokenNames
 
 
 @dataclass(slots=True)

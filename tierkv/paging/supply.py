@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tierkv.engine.courier import Courier, Fetch
 from tierkv.errors import TierKVError, UnavailableError
 from tierkv.model.hints import NO_HINTS, Hints
 from tierkv.model.keys import BlockKey, NamespaceId
 from tierkv.model.outcomes import TierName
 from tierkv.pages import PageRun, PageStore, Pool
+from tierkv.paging.courier import Courier, Fetch
 
 __all__ = ["Fetch", "PageSupply"]
 
