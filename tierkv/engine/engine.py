@@ -202,8 +202,11 @@ class Engine:
             raise InvalidRequestError("a tenant's name has at most 256 characters", field="tenant", length=len(tenant))
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidRequestError("a deadline lies ahead", field="deadline_s", value=deadline_s)
-        prompt_ids = self._token_ids(prompt)
-        length_limit = self._length_limit(len(prompt_ids), params.max_tokens)
+        if isinstance(prompt, str):
+            prompt = self._encoded(prompt)
+        # The length first: a list of millions of ids is not worth a look at each.
+        length_limit = self._length_limit(len(prompt), params.max_tokens)
+        prompt_ids = self._checked_ids(prompt)
         now_s = self._clock.monotonic_s()
         request = Request(
             request_id or f"engine-{next(self._ids)}",
@@ -222,14 +225,14 @@ class Engine:
             request.choices.append(LiveSequence(request, idx, sampler, text, length_limit))
         return request
 
-    def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            if self.loaded.tokenizer is None:
-                raise InvalidRequestError("this model has no tokenizer; give token ids", field="prompt")
-            prompt = self.loaded.tokenizer(prompt).input_ids
+    def _encoded(self, prompt: str) -> list[int]:
+        if self.loaded.tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; give token ids", field="prompt")
+        token_ids: list[int] = self.loaded.tokenizer(prompt).input_ids
+        return token_ids
+
+    def _checked_ids(self, prompt: Sequence[int]) -> list[int]:
         prompt_ids = [int(token_id) for token_id in prompt]
-        if not prompt_ids:
-            raise InvalidRequestError("a prompt has at least one token", field="prompt")
         vocab_size = self.loaded.config.vocab_size
         if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
             raise InvalidRequestError("a token id is not in the vocabulary", field="prompt", vocab_size=vocab_size)
@@ -237,6 +240,8 @@ class Engine:
 
     def _length_limit(self, num_prompt: int, max_tokens: int) -> int:
         """Tokens that the sequence may have, the prompt among them: the last one drawn needs no page."""
+        if not num_prompt:
+            raise InvalidRequestError("a prompt has at least one token", field="prompt")
         context = self.loaded.config.context_tokens
         if num_prompt + 1 > context:
             raise InvalidRequestError(
@@ -279,7 +284,11 @@ class Engine:
         with self._lock:
             self._num_queued -= 1
         self._live[request] = None
-        self._runner.scheduler.add(request, self._clock.monotonic_s())
+        try:
+            self._runner.scheduler.add(request, self._clock.monotonic_s())
+        except Exception:
+            _log.exception("a request could not be queued: request_id=%r", request.request_id)
+            self._runner.end(request, FinishReason.ERROR)
 
     def _cancel(self, request: Request) -> None:
         self._post(lambda: self._end([request] if request in self._live else [], FinishReason.CANCELLED))
@@ -287,7 +296,7 @@ class Engine:
     def _emit(self, request: Request, put: Callable[[Token], None], token: Token) -> None:
         if token.token_id >= 0:
             self._meters.note(request, self._clock.monotonic_s())
-        if token.finish_reason is not None and request.is_finished:
+        if token.finish_reason is not None and all(sequence.is_told for sequence in request.choices):
             del self._live[request]
         put(token)
 

@@ -140,13 +140,14 @@ class Scheduler:
         """Ends a sequence in whatever state it is; its pages go back at once. May be called twice."""
         if sequence.state is State.FINISHED:
             return
-        self._let_go(sequence)
         self.waiting.remove(sequence)
         self._slices.pop(sequence, None)
         sequence.state = State.FINISHED
         sequence.tail = None
         self._is_tight = False
         self._look_at_s = 0.0
+        # Last what may fail, so that a sequence that failed once is nowhere any more.
+        self._let_go(sequence)
         if sequence.request.is_finished:
             self.waiting.leave(sequence.request.tenant)
             if sequence.request.deadline_at_s is not None:
@@ -291,14 +292,14 @@ class Scheduler:
 
     def _let_go(self, sequence: LiveSequence) -> None:
         """A sequence's pages and what it has on its way go back."""
-        if sequence.fetch is not None:
-            self.supply.drop(sequence.fetch)
-            sequence.fetch = None
-        self.supply.release(sequence.pages)
-        sequence.pages = []
-        sequence.num_computed = sequence.num_committed = 0
         self.running.pop(sequence, None)
         self.loading.pop(sequence, None)
+        fetch, sequence.fetch = sequence.fetch, None
+        pages, sequence.pages = sequence.pages, []
+        sequence.num_computed = sequence.num_committed = 0
+        if fetch is not None:
+            self.supply.drop(fetch)
+        self.supply.release(pages)
 
     def _watch(self, now_s: float) -> None:
         """Two engines on one pool may each wait for the pages of the other; the one whose patience ends first lets go."""

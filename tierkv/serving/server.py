@@ -11,9 +11,9 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -46,6 +46,7 @@ _CLIENT_IS_GONE = 499
 _REQUEST_ID = web.RequestKey("request_id", str)
 _log = logging.getLogger(__name__)
 
+_AskedT = TypeVar("_AskedT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -187,7 +188,7 @@ class EngineServer:
         return _error_reply(404, message, param="model", code="model_not_found")
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = parse_completion(parse_json(await request.read()))
+        asked = await asyncio.to_thread(_parsed, parse_completion, await _body(request))
         prompts = [
             await asyncio.to_thread(self._model.tokenizer.encode, prompt) if isinstance(prompt, str) else list(prompt)
             for prompt in asked.prompts
@@ -195,7 +196,7 @@ class EngineServer:
         return await self._answer(request, asked.asked, prompts, CompletionForm())
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = parse_chat(parse_json(await request.read()))
+        asked = await asyncio.to_thread(_parsed, parse_chat, await _body(request))
         prompt = await asyncio.to_thread(chat_prompt, self._model.tokenizer, asked.messages)
         return await self._answer(request, asked.asked, [prompt], ChatForm())
 
@@ -270,6 +271,18 @@ class EngineServer:
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise InvalidRequestError("the body cannot be read; is it of the encoding that its headers name", error=error) from error
+
+
+def _parsed(parse: Callable[[Mapping[str, Any]], _AskedT], body: bytes) -> _AskedT:
+    """For a thread: a body of some megabytes takes long enough for streams to stutter."""
+    return parse(parse_json(body))
 
 
 def _request_id(request: web.Request) -> str | None:
