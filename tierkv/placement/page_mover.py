@@ -205,7 +205,7 @@ class PageMover:
         """Copies host copies to pages on a promoter; those that are not readable leave their pages without a name."""
         try:
             job = self._mover.run_soon(lambda: self.fill_here(parts, future))
-        except RuntimeError:  # the store has stopped
+        except RuntimeError:  # the store has stopped, or no thread can be had: then the job may be queued all the same
             self._settle_fill(parts, set(), future)
         else:
             job.add_done_callback(lambda done: self._settle_fill(parts, set(), future) if done.cancelled() else None)
@@ -228,6 +228,9 @@ class PageMover:
             return page.key == entry.key and entry.is_readable and entry.is_verified
 
     def _settle_fill(self, parts: Sequence[tuple[PageBooks, Page, BlockEntry]], copied: set[int], future: Future[None]) -> None:
+        with self._lock:
+            if future.done():  # another has settled it; the moves are not this job's any more
+                return
         try:
             with self._lock:
                 came = [entry.key for _, page, entry in parts if page.number in copied]

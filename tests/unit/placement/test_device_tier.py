@@ -463,6 +463,28 @@ def test_a_copy_that_fails_ends_the_lease_there_and_its_page_stays_with_its_hold
     assert rig.acquire(keys)[1] == 4
 
 
+def test_a_fill_that_was_given_up_and_runs_all_the_same_changes_nothing(make, monkeypatch):
+    rig = make()
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    jobs = []
+
+    def queue_and_fail(job):
+        jobs.append(job)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(rig.store._mover, "run_soon", queue_and_fail)
+    assert rig.acquire(keys) == ((), 0, MissReason.CAPACITY)
+    assert jobs
+    for job in jobs:
+        job()
+    rig.rest()
+    monkeypatch.undo()
+    assert rig.acquire(keys) == ((HOST,) * 4, 4, None)
+
+
 def test_a_block_whose_frame_is_damaged_ends_the_lease_there(make, monkeypatch):
     rig = make(host_blocks=8)
     keys = on_disk_only(rig, 4)
