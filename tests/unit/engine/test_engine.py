@@ -10,11 +10,11 @@ import torch
 from tests.unit.engine.fake_daemon import FakeDaemon
 from tests.unit.engine.tiny_models import CONFIGS, VOCABULARY, loaded, random_model
 from tierkv.engine.engine import Engine, EngineSettings, FinishReason
-from tierkv.engine.page_supply import PageSupply
 from tierkv.engine.sampling import SamplingParams
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.waiting import WaitingSequences
 from tierkv.errors import CapacityError, ClosedError, InvalidRequestError
+from tierkv.paging.supply import PageSupply
 from tierkv.testing.deadline import wait_until
 
 BLOCK_TOKENS = 4
