@@ -1,7 +1,7 @@
 """Attention over keys and values that lie in pages: the pieces of work that a step is planned into (`plan`), each with `run`.
 
-    start 0, several tokens    FirstChunk      its keys and values are the step's own rows; nothing is read from pages
-    start > 0, many tokens     LaterChunk      pages are gathered; a mask hides from each token what follows it
+    start 0, several tokens    Chunk           its keys and values are the step's own rows; nothing is read from pages
+    start > 0, many tokens     Chunk           pages are gathered; a mask hides from each token what follows it
     start > 0, a few           GatheredRows    the same, for one sequence's tokens or for a single token of each of several
     single tokens on a GPU     KernelDecodes   a kernel reads the pages in place
 
@@ -15,6 +15,7 @@ each key is read once; of many, that gains nothing and would take a mask as many
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,19 +26,8 @@ Rows = slice | torch.Tensor
 """Which tokens of the step: a run of them, or their indices."""
 
 
-class DecodeKernel(Protocol):
-    """Attention of one token of each sequence: see `tierkv.engine.triton_decode.paged_decode`."""
-
-    def __call__(
-        self,
-        q: torch.Tensor,
-        pages: torch.Tensor,
-        layer: int,
-        block_tables: torch.Tensor,
-        lengths: torch.Tensor,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor: ...
+DecodeKernel = Callable[..., torch.Tensor]
+"""Attention of one token of each sequence, called as `tierkv.engine.triton_decode.paged_decode` is."""
 
 
 class Room:
@@ -90,28 +80,31 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FirstChunk:
-    """A sequence's first tokens. mask — (tokens, tokens), None for plain causal attention."""
+class Chunk:
+    """Many tokens of a sequence. pages — those that any of them sees; None for a sequence's first tokens, which see their own rows only.
+
+    mask — (tokens, keys); None for plain causal attention of first tokens.
+    """
 
     rows: slice
+    pages: torch.Tensor | None
     mask: torch.Tensor | None
 
     def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
-        keys, values = heads.keys_values[self.rows].permute(1, 2, 0, 3)
-        output[self.rows] = _attend_chunk(heads.queries[self.rows], keys, values, self.mask)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LaterChunk:
-    """Many tokens of a sequence whose first ones are in pages. pages — those that any of them sees; mask — (tokens, keys)."""
-
-    rows: slice
-    pages: torch.Tensor
-    mask: torch.Tensor
-
-    def run(self, heads: LayerHeads, output: torch.Tensor) -> None:
-        keys, values = heads.gather(self.pages)[:, :, : self.mask.shape[1]]
-        output[self.rows] = _attend_chunk(heads.queries[self.rows], keys, values, self.mask)
+        """queries, like the output, are (tokens, num_heads, head_dim); keys and values (num_kv_heads, keys, head_dim)."""
+        if self.pages is None:
+            keys, values = heads.keys_values[self.rows].permute(1, 2, 0, 3)
+        else:
+            keys, values = heads.gather(self.pages)
+        queries, num_kv_heads = heads.queries[self.rows], keys.shape[0]
+        num_rows, num_heads, head_dim = queries.shape
+        num_keys = keys.shape[1] if self.mask is None else self.mask.shape[1]
+        group = num_heads // num_kv_heads
+        # kv heads stand where a batch would, and each is seen by its group of query heads without being copied.
+        grouped = queries.reshape(num_rows, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
+        keys, values = (part[:, None, :num_keys].expand(-1, group, -1, -1) for part in (keys, values))
+        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask, is_causal=self.mask is None)
+        output[self.rows] = attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,18 +146,6 @@ class KernelDecodes:
         queries = heads.queries[self.rows]
         scale = queries.shape[-1] ** -0.5
         output[self.rows] = self.kernel(queries, heads.memory, heads.layer_idx, self.block_tables, self.lengths, scale, self.window)
-
-
-def _attend_chunk(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """queries — (tokens, num_heads, head_dim), as the result; keys, values — (num_kv_heads, keys, head_dim). No mask: causal."""
-    num_rows, num_heads, head_dim = queries.shape
-    num_kv_heads = keys.shape[0]
-    group = num_heads // num_kv_heads
-    # kv heads stand where a batch would, and each is seen by its group of query heads without being copied.
-    grouped = queries.reshape(num_rows, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
-    keys, values = (part.unsqueeze(1).expand(-1, group, -1, -1) for part in (keys, values))
-    attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, is_causal=mask is None)
-    return attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def decode_kernel(device: torch.device) -> DecodeKernel | None:

@@ -29,19 +29,14 @@ class ModelConfig:
     """
 
     num_layers: int
-    hidden_size: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    intermediate_size: int
     vocab_size: int
     rms_norm_eps: float
     context_tokens: int
     inv_freq: tuple[float, ...]
     rope_scaling: float
-    is_tied: bool
-    has_attention_bias: bool
-    has_qk_norm: bool
     windows: tuple[int | None, ...]
     eos_token_ids: tuple[int, ...]
     dtype: str
@@ -56,22 +51,16 @@ class ModelConfig:
         num_heads = int(config.num_attention_heads)
         head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // num_heads)
         inv_freq, rope_scaling = _rope(config, head_dim)
-        is_qwen2 = config.model_type == "qwen2"
         return cls(
             num_layers=int(config.num_hidden_layers),
-            hidden_size=int(config.hidden_size),
             num_heads=num_heads,
             num_kv_heads=int(config.num_key_value_heads),
             head_dim=head_dim,
-            intermediate_size=int(config.intermediate_size),
             vocab_size=int(config.vocab_size),
             rms_norm_eps=float(config.rms_norm_eps),
             context_tokens=int(config.max_position_embeddings),
             inv_freq=inv_freq,
             rope_scaling=rope_scaling,
-            is_tied=bool(config.tie_word_embeddings),
-            has_attention_bias=is_qwen2 or bool(getattr(config, "attention_bias", False)),
-            has_qk_norm=config.model_type == "qwen3",
             windows=_windows(config),
             eos_token_ids=_eos_token_ids(generation_config) or _eos_token_ids(config),
             dtype=dtype,
@@ -91,6 +80,17 @@ class ModelConfig:
             head_dim=self.head_dim,
             dtype=self.dtype,
         )
+
+
+def check_device(device: str) -> None:
+    """Raises InvalidRequestError for what is no device, and for one that this machine or this torch has not; call it before `load`."""
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise InvalidRequestError("a device looks like cpu or cuda:0", device=device) from error
+    num_devices = {"cpu": 1, "cuda": torch.cuda.device_count()}.get(wanted.type, 0)
+    if (wanted.index or 0) >= num_devices:
+        raise InvalidRequestError("this machine has no such device, or torch was built without it", device=device)
 
 
 def _refuse(config: Any, dtype: str) -> None:
@@ -125,17 +125,12 @@ def _rope(config: Any, head_dim: int) -> tuple[tuple[float, ...], float]:
 
 
 def _windows(config: Any) -> tuple[int | None, ...]:
-    window = getattr(config, "sliding_window", None)
-    layer_types = getattr(config, "layer_types", None)
-    if window is None or config.model_type == "llama":
-        return (None,) * int(config.num_hidden_layers)
-    if layer_types is None:
-        return (int(window),) * int(config.num_hidden_layers)
-    return tuple(int(window) if layer_type == "sliding_attention" else None for layer_type in layer_types)
+    window = None if config.model_type == "llama" else getattr(config, "sliding_window", None)
+    layer_types = getattr(config, "layer_types", None) or ["sliding_attention"] * int(config.num_hidden_layers)
+    return tuple(window if layer_type == "sliding_attention" else None for layer_type in layer_types)
 
 
 def _eos_token_ids(config: Any) -> tuple[int, ...]:
     value = getattr(config, "eos_token_id", None)
-    if value is None:
-        return ()
-    return tuple(int(token_id) for token_id in value) if isinstance(value, list | tuple) else (int(value),)
+    values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return tuple(map(int, values))

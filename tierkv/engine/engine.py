@@ -8,6 +8,7 @@ thread.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import itertools
@@ -15,13 +16,14 @@ import logging
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from queue import SimpleQueue
+from typing import Self
 
 import torch
 
-from tierkv.client import Client, connect
+from tierkv.client import connect as connect_to
 from tierkv.clock import Clock, SystemClock
 from tierkv.engine.grounds import Grounds
 from tierkv.engine.model import Transformer
@@ -29,32 +31,22 @@ from tierkv.engine.runner import Runner
 from tierkv.engine.sampling import SamplingParams, SequenceSampler
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import FinishReason, LiveSequence, Request, State, Token
-from tierkv.engine.settings import EngineSettings
+from tierkv.engine.settings import MAX_TENANT_CHARACTERS, EngineSettings
 from tierkv.engine.stats import EngineStats, Meters
-from tierkv.engine.streams import Choice, Completion, Gathering, Mailbox, TokenStream
+from tierkv.engine.streams import Choice, Completion, TokenStream, gathered, posting
 from tierkv.engine.text import TextStream
 from tierkv.engine.weights import LoadedModel, load
 from tierkv.errors import CapacityError, ClosedError, InvalidRequestError
-from tierkv.model.hints import Hints
 from tierkv.pages import PageStore
 
 __all__ = ["Choice", "Completion", "Engine", "EngineSettings", "EngineStats", "FinishReason", "Token", "open_engine"]
 
 DEFAULT_PARAMS = SamplingParams()
 DEFAULT_SETTINGS = EngineSettings()
-TENANT_CHARACTERS = 256
 PATIENCE_S = 0.002
 """How often pages that are on their way are looked for while nothing else can be computed."""
 
 _log = logging.getLogger("tierkv.engine")
-
-
-class _Outlet(Protocol):
-    """Where tokens of one request go."""
-
-    def put(self, token: Token) -> None: ...
-
-    def deliver(self) -> None: ...
 
 
 class Engine:
@@ -80,8 +72,7 @@ class Engine:
         self._meters = Meters()
         self._inbox: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
-        self._outlets: dict[Request, _Outlet] = {}
-        self._dirty: dict[_Outlet, None] = {}
+        self._live: dict[Request, None] = {}
         self._num_queued = 0
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -92,15 +83,12 @@ class Engine:
         """What was opened for this engine alone; closed with it."""
         self._grounds = Grounds(
             connect=connect if store is None else lambda: store,
-            private_memory_bytes=settings.private_memory_bytes,
+            settings=settings,
             identity=loaded.identity,
             layout=loaded.layout(settings.block_tokens),
-            device=settings.device,
-            reserve_pages=settings.reserve_pages,
             bind=self._model.bind,
             fence=None if settings.device == "cpu" else functools.partial(_fence, settings.device),
             notify=self._wake.set,
-            retry_s=settings.retry_s,
         )
 
     def __enter__(self) -> Self:
@@ -122,27 +110,21 @@ class Engine:
         if self.settings.num_threads is not None:
             torch.set_num_threads(self.settings.num_threads)
         ground = self._grounds.open(self._clock.monotonic_s())
-        scheduler = Scheduler(
-            ground.supply,
-            ground,
-            block_tokens=self.settings.block_tokens,
-            max_batch_tokens=self.settings.max_batch_tokens,
-            max_sequences=self.settings.max_sequences,
-            ageing_s=self.settings.ageing_s,
-        )
-        self._runner = Runner(self._model, scheduler, eos_token_ids=self.loaded.config.eos_token_ids, on_token=self._note_token)
+        self._say_if_short(ground.supply.num_pages * self.settings.block_tokens)
+        scheduler = Scheduler(ground.supply, ground.memory, self.settings)
+        self._runner = Runner(self._model, scheduler, eos_token_ids=self.loaded.config.eos_token_ids)
         self._thread = threading.Thread(target=self._run, name="tierkv-engine", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Ends every request with reason cancelled, gives all pages back, ends the thread. May be called twice."""
-        if self._thread is None:
-            return
-        self._is_stopping = True
-        self._wake.set()
-        self._thread.join()
-        self._thread = None
-        self._grounds.close()
+        if self._thread is not None:
+            with self._lock:
+                self._is_stopping = True
+            self._wake.set()
+            self._thread.join()
+            self._thread = None
+            self._grounds.close()
         self.resources.close()
 
     def generate(
@@ -162,28 +144,26 @@ class Engine:
         Raises, before anything is queued: InvalidRequestError for an empty prompt, one that the model's context or the pool has no room
         for, and values out of range; CapacityError when max_waiting requests wait; ClosedError.
         """
-        request = self._request(prompt, params, request_id, tenant, priority, deadline_s)
-        mailbox = Mailbox()
-        self._submit(request, mailbox)
-        return TokenStream(request, mailbox, lambda: self._post(functools.partial(self._cancel, request)))
+        queue: asyncio.Queue[Token] = asyncio.Queue()
+        request = self._request(prompt, params, posting(queue), request_id, tenant, priority, deadline_s)
+        self._submit(request)
+        return TokenStream(request, queue, functools.partial(self._cancel, request))
 
     def complete(
         self, prompts: Sequence[str | Sequence[int]], params: SamplingParams = DEFAULT_PARAMS, *, tenant: str = ""
     ) -> list[Completion]:
         """Generates for all prompts together and waits for them. Raises as `generate` does."""
-        requests = [self._request(prompt, params, "", tenant, 0, None) for prompt in prompts]
-        gatherings = [Gathering(params.n) for _ in requests]
+        queues: list[SimpleQueue[Token]] = [SimpleQueue() for _ in prompts]
+        requests = [self._request(prompt, params, queue.put, tenant=tenant) for prompt, queue in zip(prompts, queues, strict=True)]
         try:
-            for request, gathering in zip(requests, gatherings, strict=True):
-                self._submit(request, gathering)
+            for request in requests:
+                self._submit(request)
         except CapacityError:
             # What was queued before the queue was full is of use to nobody.
             for request in requests:
-                self._post(functools.partial(self._cancel, request))
+                self._cancel(request)
             raise
-        for gathering in gatherings:
-            gathering.wait()
-        return [gathering.completion(request) for request, gathering in zip(requests, gatherings, strict=True)]
+        return list(map(gathered, requests, queues))
 
     def stats(self) -> EngineStats:
         """What happened so far; from any thread."""
@@ -210,20 +190,19 @@ class Engine:
         self,
         prompt: str | Sequence[int],
         params: SamplingParams,
-        request_id: str,
-        tenant: str,
-        priority: int,
-        deadline_s: float | None,
+        put: Callable[[Token], None],
+        request_id: str = "",
+        tenant: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
     ) -> Request:
-        if self._thread is None or self._is_stopping:
+        if self._thread is None:
             raise ClosedError("the engine is not running; start it")
-        if len(tenant) > TENANT_CHARACTERS:
+        if len(tenant) > MAX_TENANT_CHARACTERS:
             raise InvalidRequestError("a tenant's name has at most 256 characters", field="tenant", length=len(tenant))
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidRequestError("a deadline lies ahead", field="deadline_s", value=deadline_s)
-        Hints(request_id=request_id)
-        if isinstance(prompt, str):
-            prompt = self._encoded(prompt)
+        prompt = self._encoded(prompt) if isinstance(prompt, str) else list(prompt)
         # The length first: a list of millions of ids is not worth a look at each.
         length_limit = self._length_limit(len(prompt), params.max_tokens)
         prompt_ids = self._checked_ids(prompt)
@@ -232,7 +211,7 @@ class Engine:
             request_id or f"engine-{next(self._ids)}",
             prompt_ids,
             params,
-            lambda token: self._emit(request, token),
+            lambda token: self._emit(request, put, token),
             tenant=tenant,
             priority=priority,
             arrived_at_s=now_s,
@@ -241,7 +220,7 @@ class Engine:
         seed = params.seed if params.seed is not None else int.from_bytes(self._clock.random_bytes(8), "little")
         for idx in range(params.n):
             sampler = SequenceSampler(params, seed=seed, prompt_ids=prompt_ids, choice=idx)
-            text = None if self.loaded.tokenizer is None else TextStream(self.loaded.tokenizer, prompt_ids, params.stop)
+            text = TextStream(self.loaded.tokenizer, prompt_ids, params.stop)
             request.choices.append(LiveSequence(request, idx, sampler, text, length_limit))
         return request
 
@@ -275,22 +254,35 @@ class Engine:
             )
         return min(num_prompt + max_tokens, context, num_pages * block_tokens + 1)
 
-    def _submit(self, request: Request, outlet: _Outlet) -> None:
+    def _say_if_short(self, pool_tokens: int) -> None:
+        """Answers would end with reason length long before anybody expects it."""
+        if pool_tokens < self.loaded.config.context_tokens:
+            _log.warning(
+                "the pool holds %d tokens, fewer than the model's context of %d: prompts and answers end there; give it more memory "
+                "(--private-memory, or the daemon's --device)",
+                pool_tokens,
+                self.loaded.config.context_tokens,
+            )
+
+    def _submit(self, request: Request) -> None:
+        # Whatever is posted under the lock is taken in, or ended, by the thread's last turn.
         with self._lock:
+            if self._is_stopping:
+                raise ClosedError("the engine was closed; make another")
             if self._num_queued + len(self._runner.scheduler.waiting) >= self.settings.max_waiting:
                 raise CapacityError("too many requests wait; come again later", max_waiting=self.settings.max_waiting)
             self._num_queued += 1
-        self._post(lambda: self._take_in(request, outlet))
+            self._post(lambda: self._take_in(request))
 
     def _post(self, call: Callable[[], object]) -> None:
         """Has the engine's thread do something between two steps."""
         self._inbox.append(call)
         self._wake.set()
 
-    def _take_in(self, request: Request, outlet: _Outlet) -> None:
+    def _take_in(self, request: Request) -> None:
         with self._lock:
             self._num_queued -= 1
-        self._outlets[request] = outlet
+        self._live[request] = None
         try:
             self._runner.scheduler.add(request, self._clock.monotonic_s())
         except Exception:
@@ -298,64 +290,48 @@ class Engine:
             self._runner.end(request, FinishReason.ERROR)
 
     def _cancel(self, request: Request) -> None:
-        if request in self._outlets:
-            self._runner.end(request, FinishReason.CANCELLED)
+        self._post(lambda: self._end([request] if request in self._live else [], FinishReason.CANCELLED))
 
-    def _emit(self, request: Request, token: Token) -> None:
-        outlet = self._outlets[request]
-        outlet.put(token)
-        self._dirty[outlet] = None
+    def _emit(self, request: Request, put: Callable[[Token], None], token: Token) -> None:
+        if token.token_id >= 0:
+            self._meters.note(request, self._clock.monotonic_s())
         if token.finish_reason is not None and all(sequence.is_told for sequence in request.choices):
-            del self._outlets[request]
-
-    def _note_token(self, request: Request) -> None:
-        self._meters.note(request, self._clock.monotonic_s())
+            del self._live[request]
+        put(token)
 
     def _run(self) -> None:
         while not self._is_stopping:
             self._wake.clear()
-            computed = self._guarded_step()
-            if not computed:
+            if not self._guarded_step():
                 self._wake.wait(self._patience_s())
         self._drain()
-        self._end_all(FinishReason.CANCELLED)
-        self._deliver()
+        self._end(list(self._live), FinishReason.CANCELLED)
 
     def _guarded_step(self) -> bool:
         """One turn. What is raised here is a bug; the requests at hand end, the thread goes on."""
         try:
             self._drain()
-            computed = self._step()
+            now_s = self._clock.monotonic_s()
+            if self._grounds.look(self._runner.scheduler, now_s):
+                self._fit()
+            return self._runner.step(now_s)
         except Exception:
             _log.exception("a step failed; its requests end with an error")
-            self._end_all(FinishReason.ERROR)
-            computed = False
-        self._deliver()
-        return computed
-
-    def _step(self) -> bool:
-        now_s = self._clock.monotonic_s()
-        if self._grounds.look(self._runner.scheduler, now_s):
-            self._fit()
-        return self._runner.step(now_s)
+            self._end(list(self._live), FinishReason.ERROR)
+            return False
 
     def _drain(self) -> None:
         while self._inbox:
             self._inbox.popleft()()
 
-    def _deliver(self) -> None:
-        for outlet in self._dirty:
-            outlet.deliver()
-        self._dirty = {}
-
-    def _end_all(self, reason: FinishReason) -> None:
-        for request in list(self._outlets):
+    def _end(self, requests: Iterable[Request], reason: FinishReason) -> None:
+        for request in requests:
             self._runner.end(request, reason)
 
     def _fit(self) -> None:
         """The pool is another: what is longer than it ends, and nobody grows beyond it."""
         limit = self._grounds.current.supply.num_pages * self.settings.block_tokens + 1
-        for request in list(self._outlets):
+        for request in list(self._live):
             live = [sequence for sequence in request.choices if sequence.state is not State.FINISHED]
             for sequence in live:
                 sequence.length_limit = min(sequence.length_limit, limit)
@@ -386,13 +362,16 @@ def open_engine(
     InvalidRequestError for what is no model here, and for a daemon that has no pages on this device.
     """
     loaded = load(path, dtype=settings.dtype, device=settings.device)
-    connection = None if daemon is None else _Connection(daemon)
-    engine = Engine(loaded, settings=settings, connect=connection)
-    with contextlib.ExitStack() as undo:
-        if connection is not None:
-            undo.callback(connection.close)
+    client = None
+    if daemon is not None:
+        # One client, opened when the daemon first answers.
+        client = functools.cache(lambda: engine.resources.enter_context(connect_to(daemon, label="engine")))
+    engine = Engine(loaded, settings=settings, connect=client)
+    try:
         engine.start()
-        engine.resources = undo.pop_all()
+    except BaseException:
+        engine.close()
+        raise
     return engine
 
 
@@ -401,20 +380,3 @@ def _fence(device: str) -> None:
     from tierkv.tiers.cuda import fence
 
     fence(device)
-
-
-class _Connection:
-    """One client of a daemon, opened when it first answers."""
-
-    def __init__(self, address: str | os.PathLike[str]) -> None:
-        self._address = address
-        self._client: Client | None = None
-
-    def __call__(self) -> PageStore:
-        if self._client is None:
-            self._client = connect(self._address, label="engine")
-        return self._client
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()

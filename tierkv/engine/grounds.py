@@ -10,43 +10,47 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from tierkv.engine.memory import PageMemory
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import LiveSequence, State
+from tierkv.engine.settings import EngineSettings
 from tierkv.errors import ConflictError, InvalidRequestError, TierKVError, UnavailableError
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
-from tierkv.pages import PageStore, Pool
+from tierkv.pages import PageStore
 from tierkv.paging.private_pages import PrivatePages
 from tierkv.paging.supply import PageSupply
 
 _log = logging.getLogger("tierkv.engine")
 
 
+@runtime_checkable
+class ClosesPool(Protocol):
+    """A store whose pool can be ended by itself: that of a daemon which has gone keeps its memory until then."""
+
+    def close_pool(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
 class Ground:
-    """One pool in use: its supply and its memory. Offers the copies that the scheduler asks for."""
+    """One pool in use."""
 
-    def __init__(self, supply: PageSupply, memory: PageMemory, *, is_private: bool) -> None:
-        self.supply = supply
-        self.memory = memory
-        self.is_private = is_private
-
-    def copy(self, source: int, target: int) -> None:
-        self.memory.copy_page(source, target)
-
-    def save(self, page: int) -> Any:
-        return self.memory.pages[page].clone()
-
-    def restore(self, content: Any, page: int) -> None:
-        self.memory.pages[page].copy_(content)
+    supply: PageSupply
+    memory: PageMemory
+    is_private: bool
 
     def close(self) -> None:
+        """Gives the pages back and lets go of the memory. A store that is not the engine's own stays open. May be called twice."""
         self.supply.close()
         self.memory.close()
+        store = self.supply.store
         if self.is_private:
-            self.supply.store.close()
+            store.close()
+        elif isinstance(store, ClosesPool):
+            store.close_pool()
 
 
 class Grounds:
@@ -59,41 +63,34 @@ class Grounds:
         self,
         *,
         connect: Callable[[], PageStore] | None,
-        private_memory_bytes: int,
+        settings: EngineSettings,
         identity: Identity,
         layout: Layout,
-        device: str,
-        reserve_pages: int,
         bind: Callable[[PageMemory], None],
         fence: Callable[[], None] | None = None,
         notify: Callable[[], None] | None = None,
-        retry_s: float = 5.0,
     ) -> None:
         self._connect = connect
-        self._private_memory_bytes = private_memory_bytes
+        self._settings = settings
         self._identity = identity
         self._layout = layout
-        self._device = device
-        self._reserve_pages = reserve_pages
         self._bind = bind
         self._fence = fence
         self._notify = notify
-        self._retry_s = retry_s
         self._next_try_s = 0.0
         self._attempt: threading.Thread | None = None
-        self._found: tuple[PageStore, Pool] | None = None
+        self._found: Ground | None = None
         self.current: Ground
         self.num_moves = 0
 
     def open(self, now_s: float) -> Ground:
         """The ground to begin on. What cannot be as asked (no such device there) raises InvalidRequestError."""
-        if self._private_memory_bytes < self._layout.block_bytes:
+        memory_bytes, page_bytes = self._settings.private_memory_bytes, self._layout.block_bytes
+        if memory_bytes < page_bytes:
             raise InvalidRequestError(
-                "the private memory is smaller than one page",
-                private_memory_bytes=self._private_memory_bytes,
-                page_bytes=self._layout.block_bytes,
+                "the private memory is smaller than one page; raise it", private_memory_bytes=memory_bytes, page_bytes=page_bytes
             )
-        self._next_try_s = now_s + self._retry_s
+        self._next_try_s = now_s + self._settings.retry_s
         self.current = self._first()
         self._bind(self.current.memory)
         self._begin(self.current)
@@ -108,50 +105,44 @@ class Grounds:
         """Between two steps: leaves a pool that was lost, returns to one that is back. True when the pool is another now."""
         if not self.current.is_private and self.current.supply.lost is not None:
             _log.warning("the daemon is away, the engine goes on with pages of its own: %s", self.current.supply.lost)
-            self._next_try_s = now_s + self._retry_s
+            self._next_try_s = now_s + self._settings.retry_s
             self._move(scheduler, self._private(), now_s)
             return True
         if self.is_looking:
             self._try(now_s)
         if self._found is None:
             return False
-        (store, pool), self._found = self._found, None
         _log.info("the daemon is back")
-        self._move(scheduler, self._ground(store, pool, is_private=False), now_s)
+        found, self._found = self._found, None
+        self._move(scheduler, found, now_s)
         return True
 
     def close(self) -> None:
         """Gives all pages back. May be called twice."""
         if self._attempt is not None:
             self._attempt.join()
+        if self._found is not None:
+            self._found.close()
         self.current.close()
 
     def _first(self) -> Ground:
         if self._connect is not None:
             try:
-                store, pool = self._open(self._connect())
-                return self._ground(store, pool, is_private=False)
+                return self._ground(self._connect(), is_private=False)
             except (UnavailableError, ConflictError) as error:
                 _log.warning("the daemon's pages cannot be had, the engine begins with pages of its own: %s", error)
         return self._private()
 
     def _private(self) -> Ground:
-        store, pool = self._open(PrivatePages(self._private_memory_bytes, device=self._device))
-        return self._ground(store, pool, is_private=True)
+        store = PrivatePages(self._settings.private_memory_bytes, device=self._settings.device)
+        return self._ground(store, is_private=True)
 
-    def _open(self, store: PageStore) -> tuple[PageStore, Pool]:
-        namespace = store.register(self._identity, self._layout)
-        return store, store.open_pool(namespace.namespace_id, self._device)
-
-    def _ground(self, store: PageStore, pool: Pool, *, is_private: bool) -> Ground:
-        supply = PageSupply(
-            store,
-            self._identity.fingerprint(self._layout),
-            pool,
-            reserve_pages=0 if is_private else self._reserve_pages,
-            fence=self._fence,
-            notify=self._notify,
-        )
+    def _ground(self, store: PageStore, *, is_private: bool) -> Ground:
+        """Opens the pool of `store`. Calls nothing else of it."""
+        namespace_id = store.register(self._identity, self._layout).namespace_id
+        pool = store.open_pool(namespace_id, self._settings.device)
+        reserve_pages = 0 if is_private else self._settings.reserve_pages
+        supply = PageSupply(store, namespace_id, pool, reserve_pages=reserve_pages, fence=self._fence, notify=self._notify)
         return Ground(supply, PageMemory(pool, self._layout), is_private=is_private)
 
     def _begin(self, ground: Ground) -> None:
@@ -165,7 +156,7 @@ class Grounds:
             if not self._attempt.is_alive():
                 self._attempt = None
         elif now_s >= self._next_try_s:
-            self._next_try_s = now_s + self._retry_s
+            self._next_try_s = now_s + self._settings.retry_s
             # Connecting may take seconds, and the steps go on meanwhile.
             self._attempt = threading.Thread(target=self._ask, name="tierkv-engine-connect", daemon=True)
             self._attempt.start()
@@ -173,7 +164,7 @@ class Grounds:
     def _ask(self) -> None:
         assert self._connect is not None
         try:
-            self._found = self._open(self._connect())
+            self._found = self._ground(self._connect(), is_private=False)
         except TierKVError as error:
             _log.debug("the daemon is still away: %s", error)
         except Exception:
@@ -194,7 +185,7 @@ class Grounds:
                 scheduler.preempt(sequence, now_s)
             else:
                 tables[sequence] = table
-        scheduler.supply, scheduler.copies = target.supply, target
+        scheduler.supply, scheduler.copies = target.supply, target.memory
         for sequence, table in tables.items():
             assert sequence.state is State.RUNNING
             source.supply.release(sequence.pages)
@@ -215,6 +206,6 @@ def _copied(pages: list[int], source: Ground, target: Ground, moved: dict[int, i
         return None
     target.supply.share(moved[page] for page in pages if page in moved)
     for page, new in zip(missing, fresh, strict=True):
-        target.memory.copy_page(page, new, source_memory=source.memory)
+        target.memory.restore(source.memory.pages[page], new)
         moved[page] = new
     return [moved[page] for page in pages]

@@ -36,19 +36,13 @@ class PageMemory:
             raise ClosedError("the memory of these pages was given back; bind another pool")
         return self._pages
 
-    @property
-    def num_pages(self) -> int:
-        """Pages of the pool."""
-        return self.pool.num_pages
+    def save(self, page: int) -> torch.Tensor:
+        """A copy of a page, (num_layers, 2, num_kv_heads, block_tokens, head_dim) on the pool's device."""
+        return self.pages[page].clone()
 
-    @property
-    def block_tokens(self) -> int:
-        """Tokens of a page."""
-        return self.layout.block_tokens
-
-    def copy_page(self, source: int, target: int, *, source_memory: PageMemory | None = None) -> None:
-        """Copies page `source`, of another memory where one is named, over page `target` of this one."""
-        self.pages[target].copy_((source_memory or self).pages[source])
+    def restore(self, content: torch.Tensor, page: int) -> None:
+        """What `save` returned, or a page of another memory of this layout, over a page."""
+        self.pages[page].copy_(content)
 
     def close(self) -> None:
         """Lets go of the pool's memory. May be called twice; the pages must not be used any more."""

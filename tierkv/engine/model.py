@@ -39,13 +39,13 @@ class Transformer:
 
         Raises InvalidRequestError for pages of another model's layout.
         """
-        expected = self.config.layout(memory.block_tokens)
+        expected = self.config.layout(memory.layout.block_tokens)
         if memory.layout != expected:
             raise InvalidRequestError("these pages are cut for another model", shape=memory.layout.shape, expected=expected.shape)
         self._memory = memory
         self._geometry = Geometry(
             windows=frozenset(self.config.windows),
-            block_tokens=memory.block_tokens,
+            block_tokens=memory.layout.block_tokens,
             layer_page_bytes=memory.layout.block_bytes // self.config.num_layers,
             group=self.config.num_heads // self.config.num_kv_heads,
             dtype=self.config.torch_dtype,

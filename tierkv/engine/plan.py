@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tierkv.engine.attention import DecodeKernel, FirstChunk, GatheredRows, KernelDecodes, LaterChunk, LayerHeads, Rows, Work
+from tierkv.engine.attention import Chunk, DecodeKernel, GatheredRows, KernelDecodes, LayerHeads, Rows, Work
 
 GATHER_BYTES = 3 << 19
 """K and V of one layer that several decoding sequences may gather at once. Copied at 11 GB/s here, 3 MiB at 8, 6 MiB at 5."""
@@ -122,7 +122,7 @@ class Plan:
                 decodes.append(seen)
             elif span.start == 0:
                 mask = None if window is None or window >= span.end else self._chunk_mask(seen, window)
-                works.append(FirstChunk(slice(seen.row, row), mask))
+                works.append(Chunk(slice(seen.row, row), None, mask))
             else:
                 works.append(self._later_chunk(seen, window))
         if decodes and self._geometry.kernel is not None:
@@ -142,7 +142,7 @@ class Plan:
         num_tokens = len(seen.span.token_ids)
         rows = slice(seen.row, seen.row + num_tokens)
         if num_tokens > FEW_TOKENS:
-            return LaterChunk(rows, self._indices(seen.pages), self._chunk_mask(seen, window))
+            return Chunk(rows, self._indices(seen.pages), self._chunk_mask(seen, window))
         # Rows of attention are a token's query heads of one kv head, token by token.
         mask = self._chunk_mask(seen, window).repeat_interleave(self._geometry.group, dim=0)[None, None]
         return GatheredRows(rows, 1, self._indices(seen.pages), seen.end, mask)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -30,21 +30,13 @@ class Model(Protocol):
 
 
 class Runner:
-    """eos_token_ids — tokens that end a text; on_token — told of each token that a request draws, for the clocks."""
+    """eos_token_ids — tokens that end a text."""
 
-    def __init__(
-        self,
-        model: Model,
-        scheduler: Scheduler,
-        *,
-        eos_token_ids: Sequence[int] = (),
-        on_token: Callable[[Request], None] | None = None,
-    ) -> None:
+    def __init__(self, model: Model, scheduler: Scheduler, *, eos_token_ids: Sequence[int] = ()) -> None:
         self.scheduler = scheduler
         self.counters: Counter[str] = Counter()
         self._model = model
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._on_token = on_token
 
     def step(self, now_s: float) -> bool:
         """Computes what can be computed now; whether there was something."""
@@ -63,17 +55,17 @@ class Runner:
 
         Called where something has failed, too, so it does not fail itself: whoever waits for the request is told of its end.
         """
+        self.counters[f"finished_{reason}"] += 1
         for sequence in request.choices:
             if sequence.is_told:
                 continue
             text = ""
             try:
                 self.scheduler.finish(sequence)
-                text = _rest_of(sequence)
+                text = sequence.text.flush()
             except Exception:
                 _log.exception("a request did not end in order: request_id=%r", request.request_id)
             _emit(sequence, Token(sequence.choice, -1, text, finish_reason=reason))
-        self.counters[f"finished_{reason}"] += 1
 
     def _compute(self, slices: list[Slice], now_s: float) -> None:
         slices = [piece for piece in slices if piece.sequence.state is State.RUNNING]
@@ -139,8 +131,6 @@ class Runner:
         sequence.tokens.append(drawn.token_id)
         sequence.sampler.note(drawn.token_id)
         text, reason = self._read(sequence, drawn.token_id)
-        if self._on_token is not None:
-            self._on_token(sequence.request)
         self.counters["generated_tokens"] += 1
         if reason is not None:
             self.scheduler.finish(sequence)
@@ -152,25 +142,18 @@ class Runner:
         """The text that a token adds, and whether it is the last one."""
         params = sequence.request.params
         if token_id in params.stop_token_ids or (not params.ignore_eos and token_id in self._eos_token_ids):
-            return _rest_of(sequence), FinishReason.STOP
-        text = ""
-        if sequence.text is not None:
-            delta = sequence.text.push(token_id)
-            if delta.is_stopped:
-                return delta.text, FinishReason.STOP
-            text = delta.text
+            return sequence.text.flush(), FinishReason.STOP
+        delta = sequence.text.push(token_id)
+        if delta.is_stopped:
+            return delta.text, FinishReason.STOP
         if len(sequence.tokens) >= sequence.length_limit:
-            return text + _rest_of(sequence), FinishReason.LENGTH
-        return text, None
+            return delta.text + sequence.text.flush(), FinishReason.LENGTH
+        return delta.text, None
 
 
 def _emit(sequence: LiveSequence, token: Token) -> None:
     sequence.is_told = token.finish_reason is not None
     sequence.request.emit(token)
-
-
-def _rest_of(sequence: LiveSequence) -> str:
-    return "" if sequence.text is None else sequence.text.flush()
 
 
 def _span(piece: Slice) -> Span:

@@ -58,7 +58,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         check_integer("max_tokens", self.max_tokens, 1, MAX_TOKENS)
         check_number("temperature", self.temperature, 0, 100)
-        check_integer("top_k", self.top_k, 0, 2**31 - 1)
+        check_integer("top_k", self.top_k, 0, MAX_TOKENS)
         check_number("top_p", self.top_p, 1e-6, 1)
         check_number("min_p", self.min_p, 0, 1)
         check_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
@@ -70,7 +70,7 @@ class SamplingParams:
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError("ignore_eos is true or false", field="ignore_eos", value=self.ignore_eos)
         for token_id in self.stop_token_ids:
-            check_integer("stop_token_ids", token_id, 0, 2**31 - 1)
+            check_integer("stop_token_ids", token_id, 0, MAX_TOKENS)
         _check_stop(self.stop)
 
     @property

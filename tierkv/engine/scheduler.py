@@ -11,12 +11,14 @@ exceed its pages; a sequence owns pages only while it is LOADING or RUNNING.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from sortedcontainers import SortedKeyList
+
 from tierkv.engine.sequence import LiveSequence, Request, Slice, State, Tail
+from tierkv.engine.settings import EngineSettings
 from tierkv.engine.waiting import WaitingSequences
 from tierkv.model.outcomes import TierName
 from tierkv.paging.supply import PageSupply
@@ -32,10 +34,6 @@ LOOK_S = 0.05
 class PageCopies(Protocol):
     """What the scheduler asks of the memory behind the pages."""
 
-    def copy(self, source: int, target: int) -> None:
-        """Page `source` over page `target`."""
-        ...
-
     def save(self, page: int) -> Any:
         """A copy of a page's bytes, outside of the pool."""
         ...
@@ -46,33 +44,22 @@ class PageCopies(Protocol):
 
 
 class Scheduler:
-    """copies, supply — of one pool; both are replaced when the engine moves to another. block_tokens — tokens of a page."""
+    """supply, copies — of one pool; both are replaced when the engine moves to another."""
 
-    def __init__(
-        self,
-        supply: PageSupply,
-        copies: PageCopies,
-        *,
-        block_tokens: int,
-        max_batch_tokens: int,
-        max_sequences: int,
-        ageing_s: float = 30.0,
-    ) -> None:
+    def __init__(self, supply: PageSupply, copies: PageCopies, settings: EngineSettings) -> None:
         self.supply = supply
         self.copies = copies
-        self.waiting = WaitingSequences(ageing_s=ageing_s)
+        self.waiting = WaitingSequences(ageing_s=settings.ageing_s)
         self.loading: dict[LiveSequence, None] = {}
         self.running: dict[LiveSequence, None] = {}
         self.num_preemptions = 0
         self.hit_tokens: Counter[TierName] = Counter()
         self.num_copied_pages = 0
         """Pages of hits that had to be brought to the device."""
-        self._block_tokens = block_tokens
-        self._max_batch_tokens = max_batch_tokens
-        self._max_sequences = max_sequences
-        self._deadlines: list[tuple[float, int, Request]] = []
-        self._num_added = 0
-        self._tidy_at = 64
+        self._block_tokens = settings.block_tokens
+        self._max_batch_tokens = settings.max_batch_tokens
+        self._max_sequences = settings.max_sequences
+        self._deadlines: SortedKeyList = SortedKeyList(key=lambda request: request.deadline_at_s)
         self._order = 0
         self._slices: dict[LiveSequence, Slice] = {}
         # Somebody was preempted for pages and nobody has finished since: who does not outrank a running one waits.
@@ -86,12 +73,7 @@ class Scheduler:
         self.waiting.enter(request.tenant)
         self.waiting.add(request.choices[0], now_s)
         if request.deadline_at_s is not None:
-            self._num_added += 1
-            heapq.heappush(self._deadlines, (request.deadline_at_s, self._num_added, request))
-            if len(self._deadlines) > self._tidy_at:
-                self._deadlines = [entry for entry in self._deadlines if not entry[2].is_finished]
-                heapq.heapify(self._deadlines)
-                self._tidy_at = 2 * len(self._deadlines) + 64
+            self._deadlines.add(request)
 
     def active(self) -> Iterator[LiveSequence]:
         """Sequences that may own pages."""
@@ -99,27 +81,22 @@ class Scheduler:
         yield from self.loading
 
     def due(self, now_s: float) -> list[Request]:
-        """Requests whose deadline is over, each once; the caller ends them."""
-        due: list[Request] = []
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            request = heapq.heappop(self._deadlines)[2]
-            if not request.is_finished:
-                due.append(request)
-        return due
+        """Requests whose deadline is over; the caller ends them."""
+        return list(self._deadlines.irange_key(max_key=now_s))
 
     @property
     def next_deadline_s(self) -> float | None:
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines[0].deadline_at_s if self._deadlines else None
 
     def plan(self, now_s: float) -> list[Slice]:
         """What to compute now, decodes first; empty when nothing can be. Each slice has to be reported with `advance`."""
         self.supply.poll(now_s)
         self._slices = {}
         self._settle()
-        self._decode(now_s)
+        self._serve([one for one in self.running if one.num_uncomputed == 1 and one.tail is None], now_s)
         self._admit(now_s)
         self._settle()
-        self._prefill(now_s)
+        self._serve(self.running, now_s)
         self._watch(now_s)
         self.supply.flush()
         return list(self._slices.values())
@@ -145,17 +122,19 @@ class Scheduler:
         """Another choice begins where the prompt of `first` ends: full pages are shared, the partial one is copied."""
         full, rest = divmod(first.num_computed, self._block_tokens)
         other.keys = first.keys[:full]
-        copy = self.supply.take(1) if rest and len(self.running) < self._max_sequences else []
-        if copy is None or len(self.running) >= self._max_sequences:
+        is_full = len(self.running) >= self._max_sequences
+        copy = self.supply.take(1) if rest and not is_full else []
+        if copy is None or is_full:
             other.tail = self._tail_of(first)
             self.waiting.add(other, now_s)
             return
         self.supply.share(first.pages[:full])
         other.pages = first.pages[:full] + copy
         if rest:
-            self.copies.copy(first.pages[full], copy[0])
+            self.copies.restore(self.copies.save(first.pages[full]), copy[0])
         other.num_computed, other.num_committed = first.num_computed, full
-        self._run(other, first.level)
+        self._begin(other, first.level, State.RUNNING)
+        self.running[other] = None
 
     def finish(self, sequence: LiveSequence) -> None:
         """Ends a sequence in whatever state it is; its pages go back at once. May be called twice."""
@@ -171,6 +150,8 @@ class Scheduler:
         self._let_go(sequence)
         if sequence.request.is_finished:
             self.waiting.leave(sequence.request.tenant)
+            if sequence.request.deadline_at_s is not None:
+                self._deadlines.discard(sequence.request)
 
     def preempt(self, sequence: LiveSequence, now_s: float) -> None:
         """Takes a sequence's pages away; it waits, and goes before new ones of its class."""
@@ -188,11 +169,9 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Each owned page belongs to somebody, nobody has computed more than lies in his pages."""
-        owned = [page for sequence in self.active() for page in sequence.pages]
-        for sequence in self.loading:
-            fetch = sequence.fetch
-            owned += fetch.lease.pages if fetch is not None and fetch.is_adopted and fetch.lease is not None else ()
-        self.supply.check_integrity(owned)
+        fetches = [sequence.fetch for sequence in self.loading if sequence.fetch is not None]
+        leases = [fetch.lease for fetch in fetches if fetch.is_adopted and fetch.lease is not None]
+        self.supply.check_integrity([page for owner in (*self.active(), *leases) for page in owner.pages])
         for sequence in self.active():
             assert sequence.num_computed <= len(sequence.pages) * self._block_tokens
             assert sequence.num_committed * self._block_tokens <= sequence.num_computed < len(sequence.tokens)
@@ -223,7 +202,7 @@ class Scheduler:
 
     def _may_begin(self, sequence: LiveSequence, level: int) -> bool:
         """Whether there are pages, or somebody who has to give up his own. Nobody else's are of use: he would be back at once."""
-        holders = [one.level for one in self.active() if _holds_pages(one)]
+        holders = [one.level for one in self.active() if one.holds_pages]
         if not holders or min(holders) < level:
             return True
         needed = self.pages_for(min(len(sequence.tokens), self._max_batch_tokens))
@@ -232,8 +211,7 @@ class Scheduler:
     def _load(self, sequence: LiveSequence, level: int) -> None:
         """Asks for the prefix that the store holds; the last token is always computed."""
         self.waiting.remove(sequence)
-        self._order += 1
-        sequence.level, sequence.order, sequence.state = level, self._order, State.LOADING
+        self._begin(sequence, level, State.LOADING)
         num_blocks = (len(sequence.tokens) - 1) // self._block_tokens
         sequence.extend_keys(self.supply.namespace_id, num_blocks, self._block_tokens)
         if num_blocks:
@@ -251,7 +229,8 @@ class Scheduler:
             sequence.num_computed = len(sequence.pages) * self._block_tokens
             self._count_hits(sequence, tiers)
             del self.loading[sequence]
-            self._run(sequence, sequence.level)
+            self.running[sequence] = None
+            sequence.state = State.RUNNING
 
     def _count_hits(self, sequence: LiveSequence, tiers: tuple[TierName, ...]) -> None:
         self.num_copied_pages += sum(tier is not TierName.DEVICE for tier in tiers)
@@ -261,33 +240,23 @@ class Scheduler:
             for tier in tiers:
                 self.hit_tokens[tier] += self._block_tokens
 
-    def _run(self, sequence: LiveSequence, level: int) -> None:
-        if sequence.state is not State.LOADING:
-            self._order += 1
-            sequence.order = self._order
-        sequence.level, sequence.state = level, State.RUNNING
-        self.running[sequence] = None
+    def _begin(self, sequence: LiveSequence, level: int, state: State) -> None:
+        self._order += 1
+        sequence.order, sequence.level, sequence.state = self._order, level, state
 
-    def _decode(self, now_s: float) -> None:
-        for sequence in sorted(self.running, key=lambda one: one.rank):
-            if sequence.state is State.RUNNING and sequence.num_uncomputed == 1 and sequence.tail is None:
-                self._slice(sequence, 1, now_s)
-
-    def _prefill(self, now_s: float) -> None:
-        budget = self._max_batch_tokens - len(self._slices)
-        for sequence in sorted(self.running, key=lambda one: one.rank):
+    def _serve(self, sequences: Iterable[LiveSequence], now_s: float) -> None:
+        """A slice for each that has none, as far as pages and the budget of tokens go."""
+        budget = self._max_batch_tokens - sum(piece.stop - piece.start for piece in self._slices.values())
+        for sequence in sorted(sequences, key=lambda one: one.rank):
             if budget <= 0:
                 return
+            # Who went before may have taken the pages of this one.
             if sequence.state is not State.RUNNING or sequence in self._slices or not self._put_tail(sequence, now_s):
                 continue
-            self._slice(sequence, budget, now_s)
-            piece = self._slices.get(sequence)
-            budget -= piece.stop - piece.start if piece is not None else 0
-
-    def _slice(self, sequence: LiveSequence, budget: int, now_s: float) -> None:
-        stop = min(len(sequence.tokens), sequence.num_computed + budget)
-        if self._grow(sequence, stop, now_s):
-            self._slices[sequence] = Slice(sequence, sequence.num_computed, stop)
+            stop = min(len(sequence.tokens), sequence.num_computed + budget)
+            if self._grow(sequence, stop, now_s):
+                self._slices[sequence] = Slice(sequence, sequence.num_computed, stop)
+                budget -= stop - sequence.num_computed
 
     def _put_tail(self, sequence: LiveSequence, now_s: float) -> bool:
         """Puts a kept partial page behind the blocks that it followed, if they came back; False while there is no page for it."""
@@ -305,21 +274,14 @@ class Scheduler:
         missing = self.pages_for(num_tokens) - len(sequence.pages)
         if missing <= 0:
             return True
-        while True:
-            pages = self.supply.take(missing)
-            if pages is not None:
-                sequence.pages += pages
-                return True
-            victim = self._victim(sequence) if self.supply.is_short else None
-            if victim is None:
+        while (pages := self.supply.take(missing)) is None:
+            behind = [one for one in self.active() if one.rank > sequence.rank and one.holds_pages]
+            if not self.supply.is_short or not behind:
                 return False
             self._is_tight = True
-            self.preempt(victim, now_s)
-
-    def _victim(self, sequence: LiveSequence) -> LiveSequence | None:
-        """The last of those behind `sequence` that hold pages."""
-        behind = [one for one in self.active() if one.rank > sequence.rank and _holds_pages(one)]
-        return max(behind, key=lambda one: one.rank, default=None)
+            self.preempt(max(behind, key=lambda one: one.rank), now_s)
+        sequence.pages += pages
+        return True
 
     def _tail_of(self, sequence: LiveSequence) -> Tail | None:
         start, rest = divmod(sequence.num_computed, self._block_tokens)
@@ -346,7 +308,3 @@ class Scheduler:
         elif now_s - self._moved_at_s > STUCK_S:
             self._moved_at_s, self._look_at_s = now_s, now_s + PAUSE_S
             self.preempt(max(self.running, key=lambda one: one.rank), now_s)
-
-
-def _holds_pages(sequence: LiveSequence) -> bool:
-    return bool(sequence.pages) or (sequence.fetch is not None and sequence.fetch.is_adopted)

@@ -84,6 +84,11 @@ class Request:
         self.hints = Hints(request_id=self.request_id)
 
     @property
+    def cached_tier(self) -> TierName | None:
+        """The slowest tier that a block of the prompt came from."""
+        return max(self.cached_tiers, key=list(TierName).index, default=None)
+
+    @property
     def is_finished(self) -> bool:
         """Whether every choice has ended."""
         return all(sequence.state is State.FINISHED for sequence in self.choices)
@@ -105,7 +110,7 @@ class LiveSequence:
     request: Request
     choice: int
     sampler: SequenceSampler
-    text: TextStream | None
+    text: TextStream
     length_limit: int
     tokens: list[int] = field(init=False)
     state: State = State.WAITING
@@ -131,6 +136,11 @@ class LiveSequence:
     @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) - self.num_computed
+
+    @property
+    def holds_pages(self) -> bool:
+        """Whether it has pages of its own, read or on their way."""
+        return bool(self.pages) or (self.fetch is not None and self.fetch.is_adopted)
 
     @property
     def rank(self) -> tuple[int, int]:

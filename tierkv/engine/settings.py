@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from tierkv.errors import InvalidRequestError
 
+MAX_TENANT_CHARACTERS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:

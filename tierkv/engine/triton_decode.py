@@ -1,7 +1,7 @@
 """Attention of one new token of each sequence over pages, as a Triton kernel; needs the extra `triton` and a CUDA device.
 
 Keys and values are read from the pages where they lie, so a decode step gathers nothing. The context of a sequence is cut into splits that are computed
-at once, each with a softmax of its own, and a second kernel puts them together (Dao et al., "Flash-Decoding for long-context inference", 2023; the
+at once, each with a softmax of its own, and put together afterwards (Dao et al., "Flash-Decoding for long-context inference", 2023; the
 running softmax is that of Milakov & Gimelshein, arXiv:1805.02867). The query heads that share a KV head are one program, so each page is read once.
 
 Without a GPU the same code runs under TRITON_INTERPRET=1, set before this module is imported; that checks the arithmetic and nothing of the speed.
@@ -52,10 +52,9 @@ def paged_decode(
     if num_splits is None:
         num_splits = _choose_splits(batch * num_kv_heads, block_tables.shape[1] * block_tokens, q.device)
     padded_group, padded_dim = max(MIN_DOT, triton.next_power_of_2(group)), max(MIN_DOT, triton.next_power_of_2(head_dim))
-    # Of each split: its sums, not yet divided, and the maximum and the mass of its softmax.
+    # Of each split: its attention, and the logarithm of the mass of its softmax.
     sums = torch.empty((batch, num_heads, num_splits, head_dim), dtype=torch.float32, device=q.device)
-    softmax = torch.empty((batch, num_heads, num_splits, 2), dtype=torch.float32, device=q.device)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    mass_log = torch.empty((batch, num_heads, num_splits), dtype=torch.float32, device=q.device)
     table = block_tables.contiguous()
     _attend_split[(batch, num_kv_heads, num_splits)](
         q.contiguous(),
@@ -63,7 +62,7 @@ def paged_decode(
         table,
         lengths,
         sums,
-        softmax,
+        mass_log,
         scale,
         window or 0,
         layer,
@@ -81,17 +80,7 @@ def paged_decode(
         tile_tokens=TILE_TOKENS,
         widen=IS_INTERPRETED,
     )
-    _join_splits[(batch, num_heads)](
-        sums,
-        softmax,
-        out,
-        num_heads=num_heads,
-        head_dim=head_dim,
-        num_splits=num_splits,
-        padded_splits=triton.next_power_of_2(num_splits),
-        padded_dim=padded_dim,
-    )
-    return out
+    return _join(sums, mass_log, q.dtype)
 
 
 @triton.jit
@@ -108,7 +97,7 @@ def _attend_split(
     table_ptr,
     lengths_ptr,
     sums_ptr,
-    softmax_ptr,
+    mass_log_ptr,
     scale,
     window,
     layer,
@@ -168,36 +157,18 @@ def _attend_split(
         maximum = new_maximum
 
     split_row = row * num_splits + split
-    tl.store(sums_ptr + split_row[:, None] * head_dim + dim[None, :], acc, mask=is_value)
-    tl.store(softmax_ptr + split_row * 2, maximum, mask=member < group)
-    tl.store(softmax_ptr + split_row * 2 + 1, mass, mask=member < group)
+    # A split without tokens weighs nothing; minus infinity would make a NaN where all splits are empty.
+    divisor = tl.where(mass > 0, mass, 1.0)
+    mass_log = tl.where(mass > 0, maximum + tl.log(divisor), -3.0e38)
+    tl.store(sums_ptr + split_row[:, None] * head_dim + dim[None, :], acc / divisor[:, None], mask=is_value)
+    tl.store(mass_log_ptr + split_row, mass_log, mask=member < group)
 
 
-@triton.jit
-def _join_splits(
-    sums_ptr,
-    softmax_ptr,
-    out_ptr,
-    num_heads: tl.constexpr,
-    head_dim: tl.constexpr,
-    num_splits: tl.constexpr,
-    padded_splits: tl.constexpr,
-    padded_dim: tl.constexpr,
-):
-    """One query head of one sequence: the splits weighted by their softmax, and divided by its whole mass."""
-    row = tl.program_id(0) * num_heads + tl.program_id(1)
-    split = tl.arange(0, padded_splits)
-    dim = tl.arange(0, padded_dim)
-    is_split = split < num_splits
-    maximum = tl.load(softmax_ptr + (row * num_splits + split) * 2, mask=is_split, other=float("-inf"))
-    mass = tl.load(softmax_ptr + (row * num_splits + split) * 2 + 1, mask=is_split, other=0.0)
-    # Splits without tokens have mass 0; they must not bring in -inf - -inf either.
-    weight = tl.where(mass > 0, tl.exp(maximum - tl.max(tl.where(mass > 0, maximum, -3.0e38), axis=0)), 0.0)
-    is_value = is_split[:, None] & (dim < head_dim)[None, :]
-    sums = tl.load(sums_ptr + (row * num_splits + split)[:, None] * head_dim + dim[None, :], mask=is_value, other=0.0)
-    total = tl.sum(weight * mass, axis=0)
-    joined = tl.sum(sums * weight[:, None], axis=0) / tl.where(total > 0, total, 1.0)
-    tl.store(out_ptr + row * head_dim + dim, joined.to(out_ptr.dtype.element_ty), mask=dim < head_dim)
+def _join(sums: torch.Tensor, mass_log: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The splits, weighted by their share of the softmax's mass; (batch, num_heads, head_dim) of `dtype`."""
+    if sums.shape[2] > 1:
+        sums = torch.matmul(mass_log.softmax(-1)[:, :, None], sums)
+    return sums.squeeze(2).to(dtype)
 
 
 def _choose_splits(programs: int, max_tokens: int, device: torch.device) -> int:

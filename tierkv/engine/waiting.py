@@ -31,9 +31,6 @@ class WaitingSequences:
     def __iter__(self) -> Iterator[LiveSequence]:
         return iter(self._waiting)
 
-    def __contains__(self, sequence: LiveSequence) -> bool:
-        return sequence in self._waiting
-
     def enter(self, tenant: str) -> None:
         """A request of `tenant` is here, until `leave`."""
         if not self._live.get(tenant):

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tierkv.engine.sampling import MAX_CHOICES, MAX_TOKENS, SamplingParams, check_integer, check_number
+from tierkv.engine.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_TOKENS, SamplingParams, check_integer, check_number
+from tierkv.engine.settings import MAX_TENANT_CHARACTERS
 from tierkv.errors import InvalidRequestError
 
 COMPLETION_TOKENS = 16
 """What the completions API generates where it is not told; the chat API goes on to the end of the context."""
-MAX_TENANT_CHARACTERS = 256
 MAX_PRIORITY = 100
 MAX_DEADLINE_S = 86_400.0
 MAX_DEPTH = 64
@@ -233,7 +233,11 @@ def _chat_logprobs(given: Mapping[str, Any]) -> Any:
     wants = _flag(given, "logprobs")
     if "top_logprobs" in given and not wants:
         _refuse("top_logprobs", "needs logprobs: true", given["top_logprobs"])
-    return given.get("top_logprobs", 0) if wants else None
+    if not wants:
+        return None
+    top_logprobs = given.get("top_logprobs", 0)
+    check_integer("top_logprobs", top_logprobs, 0, MAX_LOGPROBS)
+    return top_logprobs
 
 
 def _stop(stop: Any) -> tuple[Any, ...]:

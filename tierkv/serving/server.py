@@ -40,6 +40,7 @@ _LAST_WORDS_S = 1.0
 RETRY_AFTER_S = 1
 MAX_REQUEST_ID_CHARACTERS = 56
 """A store takes 64; the prompts of a request add their number."""
+_CALLS = "POST /v1/completions, POST /v1/chat/completions and GET /v1/models"
 _CLIENT_IS_GONE = 499
 """As nginx calls it; in metrics only."""
 _REQUEST_ID = web.RequestKey("request_id", str)
@@ -137,7 +138,8 @@ class EngineServer:
         try:
             response = await handler(request)
         except web.HTTPException as error:
-            response = _error_reply(error.status, f"{error.reason.lower()}: {request.method} {request.path}")
+            hint = f"; this server has {_CALLS}" if error.status in {404, 405} else ""
+            response = _error_reply(error.status, f"{error.reason.lower()}: {request.method} {request.path}{hint}")
         except TierKVError as error:
             response = _refusal(error)
         except (ConnectionError, asyncio.CancelledError):
@@ -301,7 +303,11 @@ def _event(data: dict[str, Any]) -> bytes:
 def _refusal(error: TierKVError) -> web.Response:
     if isinstance(error, InvalidRequestError):
         field = error.context.get("field")
-        return _error_reply(400, str(error), param=None if field is None else str(field))
+        # The client knows what it sent; it may be long.
+        told = {name: value for name, value in error.context.items() if name not in {"field", "value"}}
+        code = "context_length_exceeded" if field == "prompt" and "context" in told else None
+        message = str(InvalidRequestError(error.message, **told))
+        return _error_reply(400, message, param=None if field is None else str(field), code=code)
     if isinstance(error, CapacityError | UnavailableError | ClosedError):
         return _error_reply(503, str(error))
     _log.error("a request failed: %s", error)

@@ -9,6 +9,8 @@ from tierkv.engine.runner import Runner
 from tierkv.engine.sampling import SamplingParams, SequenceSampler
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import LiveSequence, Request, State
+from tierkv.engine.settings import EngineSettings
+from tierkv.engine.text import TextStream
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.paging.courier import Courier
@@ -35,23 +37,17 @@ def text_alone(prompt, count):
 
 
 class FakeMemory:
-    """Pages of token ids; offers what `Ground` offers."""
+    """Pages of token ids; offers what `PageMemory` offers."""
 
     def __init__(self, pool):
         self.pool = pool
         self.pages = np.frombuffer(pool.buffer, dtype=np.float32)[: pool.num_pages * BLOCK_TOKENS].reshape(pool.num_pages, -1)
-
-    def copy(self, source, target):
-        self.pages[target] = self.pages[source]
 
     def save(self, page):
         return self.pages[page].copy()
 
     def restore(self, content, page):
         self.pages[page] = content
-
-    def copy_page(self, source, target, *, source_memory=None):
-        self.pages[target] = (source_memory or self).pages[source]
 
     def close(self):
         self.pages = None
@@ -114,14 +110,10 @@ class Rig:
         self.is_slow = is_slow
         if is_slow:
             self.supply._courier = SlowCourier(self.store, namespace.namespace_id, fence=None, notify=None)
-        self.scheduler = Scheduler(
-            self.supply,
-            self.memory,
-            block_tokens=BLOCK_TOKENS,
-            max_batch_tokens=max_batch_tokens,
-            max_sequences=max_sequences,
-            **options,
+        settings = EngineSettings(
+            block_tokens=BLOCK_TOKENS, max_batch_tokens=max_batch_tokens, max_sequences=max_sequences, **options
         )
+        self.scheduler = Scheduler(self.supply, self.memory, settings)
         self.runner = Runner(self.model, self.scheduler)
         self.tokens = {}
         self.requests = []
@@ -144,7 +136,7 @@ class Rig:
         limit = min(len(prompt) + max_tokens, self.supply.num_pages * BLOCK_TOKENS + 1)
         for choice in range(n):
             sampler = SequenceSampler(params, seed=params.seed or 0, prompt_ids=prompt, choice=choice)
-            request.choices.append(LiveSequence(request, choice, sampler, None, limit))
+            request.choices.append(LiveSequence(request, choice, sampler, TextStream(None, prompt), limit))
         self.scheduler.add(request, now_s)
         return request
 

@@ -53,9 +53,14 @@ class FakeDaemon:
         return self._called("register").register(identity, layout)
 
     def open_pool(self, namespace_id, device, *, timeout_s=None):
-        pool = self._called("open_pool").open_pool(namespace_id, device)
+        self.pool = self._called("open_pool").open_pool(namespace_id, device)
         self.pool_is_alive = True
-        return pool
+        return self.pool
+
+    def close_pool(self):
+        """Refused while anybody still sees the memory."""
+        self.calls.append("close_pool")
+        self.pool.buffer.release()
 
     def reserve_pages(self, count, *, timeout_s=None):
         return self._called("reserve_pages").reserve_pages(count)

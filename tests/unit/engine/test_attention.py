@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tierkv.engine import plan as plan_module
-from tierkv.engine.attention import FirstChunk, GatheredRows, KernelDecodes, LaterChunk, LayerHeads, Room, decode_kernel
+from tierkv.engine.attention import Chunk, GatheredRows, KernelDecodes, LayerHeads, Room, decode_kernel
 from tierkv.engine.plan import Geometry, Plan, Span
 
 CPU = torch.device("cpu")
@@ -176,7 +176,7 @@ def test_equal_lengths_need_no_mask_and_neighbours_no_copy():
 
 def test_a_first_chunk_reads_no_pages_and_a_short_one_needs_no_mask():
     (work,) = works([(9, 0)], window=9)
-    assert isinstance(work, FirstChunk)
+    assert isinstance(work, Chunk) and work.pages is None
     assert work.mask is None
     (work,) = works([(9, 0)], window=8)
     assert work.mask is not None
@@ -187,7 +187,7 @@ def test_only_the_pages_that_a_window_sees_are_gathered():
     # Token 40 sees 35 to 40, so pages 8 (32 to 35) to 10 (40 to 43).
     assert (chunk.pages.tolist(), chunk.num_keys) == ([8, 9, 10], 11)
     (chunk,) = works([(70, 40)], window=6)
-    assert isinstance(chunk, LaterChunk)
+    assert isinstance(chunk, Chunk)
     assert (chunk.pages.tolist(), tuple(chunk.mask.shape)) == (list(range(8, 28)), (70, 78))
     (decode,) = works([(1, 40)], window=6)
     assert (decode.pages.tolist(), decode.num_keys) == ([8, 9, 10], 9)

@@ -77,6 +77,12 @@ def test_the_tokens_are_those_of_transformers_alone_and_together(name):
         check(engine.complete(PROMPTS, PARAMS), PROMPTS, name)
 
 
+@pytest.mark.parametrize(("num_pages", "is_said"), [(2, True), (128, False)])
+def test_a_pool_smaller_than_the_context_is_said_at_the_start(num_pages, is_said, caplog):
+    with engine_of(num_pages=num_pages):
+        assert any("fewer than the model's context" in message for message in caplog.messages) == is_said
+
+
 def test_a_prefix_that_is_held_is_not_computed_again():
     with engine_of() as engine:
         check(engine.complete(PROMPTS, PARAMS), PROMPTS)
@@ -170,6 +176,18 @@ async def test_closing_the_engine_ends_what_runs():
     assert tokens[-1].finish_reason is FinishReason.CANCELLED
     with pytest.raises(ClosedError):
         engine.generate(PROMPTS[3], PARAMS)
+
+
+def test_a_prompt_that_is_read_while_the_engine_closes_is_refused():
+    engine = engine_of()
+    engine.start()
+
+    def prompt():
+        engine.close()
+        yield from PROMPTS[3]
+
+    with pytest.raises(ClosedError):
+        engine.complete([prompt()], PARAMS)
 
 
 def test_an_engine_is_started_once():

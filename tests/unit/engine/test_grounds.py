@@ -10,6 +10,7 @@ from tierkv.engine.grounds import Grounds
 from tierkv.engine.runner import Runner
 from tierkv.engine.scheduler import Scheduler
 from tierkv.engine.sequence import FinishReason
+from tierkv.engine.settings import EngineSettings
 from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.model.layout import dense_layout
 from tierkv.testing.clock import ManualClock
@@ -22,7 +23,7 @@ class Tokens:
     """The pages of a memory as the fake model wants them: rows of token ids."""
 
     def __init__(self, memory):
-        self.pages = memory.pages.view(memory.num_pages, -1).numpy()[:, :BLOCK_TOKENS]
+        self.pages = memory.pages.view(memory.pool.num_pages, -1).numpy()[:, :BLOCK_TOKENS]
 
 
 class Model(FakeModel):
@@ -48,20 +49,23 @@ class GroundRig(Rig):
     def __init__(self, *, connect, private_pages=16):
         self.clock = ManualClock()
         self.model = Model()
-        self.grounds = InlineGrounds(
-            connect=connect,
+        settings = EngineSettings(
+            block_tokens=BLOCK_TOKENS,
+            max_batch_tokens=16,
+            max_sequences=4,
             private_memory_bytes=private_pages * LAYOUT.block_bytes,
-            identity=IDENTITY,
-            layout=LAYOUT,
-            device="cpu",
             reserve_pages=2,
-            bind=self.model.bind,
             retry_s=RETRY_S,
         )
-        ground = self.grounds.open(0.0)
-        self.scheduler = Scheduler(
-            ground.supply, ground, block_tokens=BLOCK_TOKENS, max_batch_tokens=16, max_sequences=4, ageing_s=30.0
+        self.grounds = InlineGrounds(
+            connect=connect,
+            settings=settings,
+            identity=IDENTITY,
+            layout=LAYOUT,
+            bind=self.model.bind,
         )
+        ground = self.grounds.open(0.0)
+        self.scheduler = Scheduler(ground.supply, ground.memory, settings)
         self.runner = Runner(self.model, self.scheduler)
         self.tokens, self.requests, self.is_slow = {}, [], False
         self._take_over()
@@ -106,6 +110,22 @@ def test_running_sequences_go_on_when_the_daemon_goes(rig, daemon, caplog):
     assert [rig.text(requests[1], choice) for choice in range(2)] == [text_alone(range(50, 56), 12)] * 2
     assert rig.model.computed == 10 + 11 + 6 + 2 * 11
     assert [record.levelno for record in caplog.records].count(logging.WARNING) == 1
+
+
+def test_the_memory_of_a_pool_that_was_left_is_given_back(rig, daemon):
+    rig.add(range(10), 12)
+    rig.step()
+    lost = daemon.pool
+    daemon.go()
+    rig.run()
+    assert daemon.calls[-1] == "close_pool"
+    with pytest.raises(ValueError, match="released"):
+        len(lost.buffer)
+    daemon.restart()
+    rig.clock.advance(RETRY_S)
+    rig.step()
+    rig.grounds.close()
+    assert daemon.calls.count("close_pool") == 2, "the engine ends, and the store need not"
 
 
 def test_what_moved_is_found_by_a_later_request(rig, daemon):

@@ -44,8 +44,8 @@ def test_pages_are_copied_within_a_memory_and_between_two():
     layout = layout_of()
     one, other = PageMemory(pool_of(layout), layout), PageMemory(pool_of(layout), layout)
     one.pages[0] = 7.0
-    one.copy_page(0, 2)
-    other.copy_page(2, 1, source_memory=one)
+    one.restore(one.save(0), 2)
+    other.restore(one.pages[2], 1)
     assert [float(memory.pages[page].mean()) for memory, page in ((one, 2), (other, 1), (other, 0))] == [7.0, 7.0, 0.0]
 
 

@@ -105,9 +105,9 @@ def test_pages_of_a_copied_block_serve_as_well(llama):
     transformer.bind(old)
     transformer.forward([sequence.span(0, 8)])
     for target, page in enumerate(sequence.pages[:2]):
-        new.copy_page(page, target, source_memory=old)
+        new.restore(old.pages[page], target)
     transformer.bind(new)
-    new.copy_page(0, 5)
+    new.restore(new.save(0), 5)
     logits = transformer.forward([Span(sequence.token_ids[8:], 8, [5, 1, 2], wants_logits=True)])
     assert_same(logits, [sequence.logits[8]])
 

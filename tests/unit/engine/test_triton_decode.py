@@ -162,12 +162,10 @@ def sizes(source, pointers, constants):
     return len(compile(ASTSource(fn=source, signature=signature, constexprs=constants), target=target).asm["cubin"])
 
 for dtype in ("fp32", "bf16"):
-    attend = dict(q_ptr=f"*{dtype}", pages_ptr=f"*{dtype}", table_ptr="*i32", lengths_ptr="*i32", sums_ptr="*fp32", softmax_ptr="*fp32",
+    attend = dict(q_ptr=f"*{dtype}", pages_ptr=f"*{dtype}", table_ptr="*i32", lengths_ptr="*i32", sums_ptr="*fp32", mass_log_ptr="*fp32",
                   scale="fp32", window="i32", layer="i32", max_pages="i32", page_stride="i64", layer_stride="i32", part_stride="i32")
     assert sizes(kernels._attend_split, attend, dict(num_kv_heads=3, group=3, head_dim=64, block_tokens=16, num_splits=4,
                  padded_group=16, padded_dim=64, tile_tokens=32, widen=False))
-    join = dict(sums_ptr="*fp32", softmax_ptr="*fp32", out_ptr=f"*{dtype}")
-    assert sizes(kernels._join_splits, join, dict(num_heads=9, head_dim=64, num_splits=4, padded_splits=4, padded_dim=64))
 """
 
 

@@ -32,12 +32,10 @@ def test_a_config_is_read_once_and_whole():
     config = config_of(CONFIGS["qwen2, windows in some layers"](), dtype="bfloat16")
     assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (3, 4, 2, 16)
     assert config.windows == (None, WINDOW, WINDOW)
-    assert (config.has_attention_bias, config.has_qk_norm, config.is_tied) == (True, False, False)
     assert (config.context_tokens, config.eos_token_ids, config.torch_dtype) == (512, (2,), torch.bfloat16)
     assert config.layout(16).shape == (3, 2, 2, 16, 16)
     assert config_of(CONFIGS["mistral, windows"]()).windows == (WINDOW,) * 3
     assert config_of(CONFIGS["mistral, one kv head"]()).windows == (None,) * 3
-    assert config_of(CONFIGS["qwen3, heads wider than hidden"]()).has_qk_norm
 
 
 def test_ends_of_sequence_come_from_the_generation_config_first():

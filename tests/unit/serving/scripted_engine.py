@@ -6,7 +6,7 @@ from tests.unit.engine.small_tokenizers import BYTE_LEVEL
 from tierkv.engine.sampling import SamplingParams
 from tierkv.engine.sequence import FinishReason, Request, Token
 from tierkv.engine.stats import EngineStats
-from tierkv.engine.streams import Mailbox, TokenStream
+from tierkv.engine.streams import TokenStream, posting
 
 GREEDY = SamplingParams()
 STATS = EngineStats(
@@ -62,21 +62,20 @@ class ScriptedEngine:
         self.requests.append(request)
         self.deadlines.append(deadline_s)
         self.was_asked.set()
-        mailbox = self.mailbox = Mailbox()
+        queue = asyncio.Queue()
+        post = self.post = posting(queue)
         self.go_on(answer)
-        return TokenStream(request, mailbox, lambda: self._cancel(mailbox))
+        return TokenStream(request, queue, lambda: self._cancel(post))
 
     def go_on(self, tokens):
         """Tokens of the last request."""
         for token in tokens:
-            self.mailbox.put(token)
-        self.mailbox.deliver()
+            self.post(token)
 
     def stats(self):
         return STATS
 
-    def _cancel(self, mailbox):
+    def _cancel(self, post):
         self.num_cancelled += 1
-        mailbox.put(Token(0, -1, "", finish_reason=FinishReason.CANCELLED))
-        mailbox.deliver()
+        post(Token(0, -1, "", finish_reason=FinishReason.CANCELLED))
         self.was_cancelled.set()

@@ -275,6 +275,7 @@ class TestErrors:
             ({"tools": [{"type": "function"}]}, "tools"),
             ({"response_format": {"type": "json_object"}}, "response_format"),
             ({"top_logprobs": 2}, "top_logprobs"),
+            ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
             ({"logprobs": 2}, "logprobs"),
             ({"prompt": "x"}, "prompt"),
         ],
@@ -285,6 +286,24 @@ class TestErrors:
             reply = await fetch(session, "POST", "/v1/chat/completions", json={"messages": HELLO, **fields})
             error = (await reply.json())["error"]
         assert (reply.status, error["param"]) == (400, param)
+
+    async def test_a_refusal_does_not_tell_the_client_what_it_sent(self, tokenizer):
+        async with http_of(ScriptedEngine(), tokenizer) as session:
+            reply = await fetch(session, "POST", "/v1/completions", json={"prompt": "x", "suffix": "very long"})
+            assert (await reply.json())["error"]["message"] == "suffix: this server does not support it"
+
+    async def test_a_prompt_beyond_the_context_has_the_code_that_clients_look_for(self, tokenizer):
+        refusal = InvalidRequestError("no room", field="prompt", tokens=90, context=80)
+        async with client_of(ScriptedEngine(refusal), tokenizer) as client:
+            with pytest.raises(openai.BadRequestError, match="tokens='90', context='80'") as caught:
+                await client.chat.completions.create(model="tiny", messages=HELLO)
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+
+    async def test_a_wrong_path_is_told_the_right_ones(self, tokenizer):
+        async with http_of(ScriptedEngine(), tokenizer) as session:
+            reply = await fetch(session, "POST", "/chat/completions", json={})
+            assert reply.status == 404
+            assert "/v1/chat/completions" in (await reply.json())["error"]["message"]
 
     @pytest.mark.parametrize(
         "body",
