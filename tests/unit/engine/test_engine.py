@@ -182,7 +182,7 @@ def test_a_prompt_that_is_read_while_the_engine_closes_is_refused():
     engine = engine_of()
     engine.start()
 
-    class Prompt(list):
+    class Prompt(list[int]):
         def __iter__(self):
             engine.close()
             return super().__iter__()
