@@ -202,12 +202,7 @@ class Engine:
             raise InvalidRequestError("a tenant's name has at most 256 characters", field="tenant", length=len(tenant))
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidRequestError("a deadline lies ahead", field="deadline_s", value=deadline_s)
-<<<<<<< HEAD
-        if isinstance(prompt, str):
-            prompt = self._encoded(prompt)
-=======
         prompt = self._encoded(prompt) if isinstance(prompt, str) else list(prompt)
->>>>>>> breaker
         # The length first: a list of millions of ids is not worth a look at each.
         length_limit = self._length_limit(len(prompt), params.max_tokens)
         prompt_ids = self._checked_ids(prompt)
