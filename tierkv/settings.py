@@ -72,6 +72,8 @@ class LimitSettings:
     """Bounds of tables, queues and calls."""
 
     keys_per_call: int = 65_536
+    page_runs_per_call: int = 256
+    """Runs of one commit of pages: each is looked at with all that is before it."""
     namespaces: int = 4_096
     sessions: int = 1_024
     leases: int = 65_536

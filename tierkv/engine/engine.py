@@ -227,8 +227,23 @@ class Engine:
     def _encoded(self, prompt: str) -> list[int]:
         if self.loaded.tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer; give token ids", field="prompt")
+        # What cannot fit is not read: a tokenizer takes minutes for some megabytes.
+        context, longest = self.loaded.config.context_tokens, self._longest_piece
+        if len(prompt) > context * longest:
+            raise InvalidRequestError(
+                "the prompt is longer than any that the model's context holds",
+                field="prompt",
+                characters=len(prompt),
+                limit=context * longest,
+                context=context,
+            )
         token_ids: list[int] = self.loaded.tokenizer(prompt).input_ids
         return token_ids
+
+    @functools.cached_property
+    def _longest_piece(self) -> int:
+        """Characters of the longest token's text."""
+        return max(map(len, self.loaded.tokenizer.get_vocab()))
 
     def _checked_ids(self, prompt: Sequence[int]) -> list[int]:
         prompt_ids = [int(token_id) for token_id in prompt]

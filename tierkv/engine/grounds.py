@@ -166,7 +166,7 @@ class Grounds:
         try:
             self._found = self._ground(self._connect(), is_private=False)
         except TierKVError as error:
-            _log.debug("the daemon is still away: %s", error)
+            _log.debug("the daemon's pages cannot be had yet: %s", error)
         except Exception:
             _log.exception("asking for the daemon failed; it is tried again")
         if self._found is not None and self._notify is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tierkv.errors import InvalidRequestError
+from tierkv.errors import DataError, InvalidRequestError
 
 GREEDY_BELOW = 1e-3
 """A temperature below this one is greedy: dividing by it would leave the range of float32 and change nothing else."""
@@ -143,13 +143,16 @@ class SequenceSampler:
 def sample(logits: torch.Tensor, samplers: Sequence[SequenceSampler]) -> list[Sampled]:
     """One token for each row. Changes neither logits nor samplers: the caller calls `note` when it appends the token.
 
-    logits — (len(samplers), vocab_size), float32, any device. Greedy rows share one argmax; the others are drawn together.
+    logits — (len(samplers), vocab_size), float32, any device. Greedy rows share one argmax; the others are drawn together. Raises
+    DataError where a row is not of numbers: its weights, or the keys and values it saw, are not.
     """
     assert logits.shape[0] == len(samplers), "one sampler a row"
     if not samplers:
         return []
     scores = _penalised(logits, samplers)
-    chosen = scores.argmax(dim=-1)
+    highest, chosen = scores.max(dim=-1)
+    if not highest.isfinite().all():
+        raise DataError("the model computed logits that are no numbers; check its weights")
     drawn = [row for row, sampler in enumerate(samplers) if not sampler.params.is_greedy]
     if drawn:
         of_drawn = [samplers[row] for row in drawn]

@@ -179,9 +179,12 @@ class PageVerbs(StoreCare):
         return pool
 
     def _checked_runs(self, namespace_id: NamespaceId, runs: Sequence[PageRun]) -> Namespace:
+        limits = self._settings.limits
         num_keys = sum(len(run.keys) for run in runs)
-        if num_keys > self._settings.limits.keys_per_call:
-            raise InvalidRequestError("too many keys in one call", keys=num_keys, limit=self._settings.limits.keys_per_call)
+        if num_keys > limits.keys_per_call:
+            raise InvalidRequestError("too many keys in one call", keys=num_keys, limit=limits.keys_per_call)
+        if len(runs) > limits.page_runs_per_call:
+            raise InvalidRequestError("too many runs in one call", runs=len(runs), limit=limits.page_runs_per_call)
         for run in runs:
             for key in run.keys:
                 if len(key) != KEY_BYTES:

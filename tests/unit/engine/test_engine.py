@@ -1,6 +1,7 @@
 """The engine from end to end on small random models: the tokens of transformers, whatever happens on the way."""
 
 import asyncio
+import dataclasses
 import functools
 import itertools
 
@@ -81,6 +82,21 @@ def test_the_tokens_are_those_of_transformers_alone_and_together(name):
 def test_a_pool_smaller_than_the_context_is_said_at_the_start(num_pages, is_said, caplog):
     with engine_of(num_pages=num_pages):
         assert any("fewer than the model's context" in message for message in caplog.messages) == is_said
+
+
+def test_a_text_that_no_context_holds_is_refused_unread(monkeypatch):
+    class Tokenizer:
+        def get_vocab(self):
+            return {"a": 0, "long": 1}
+
+        def __call__(self, text):
+            raise AssertionError(len(text))
+
+    with engine_of() as engine:
+        monkeypatch.setattr(engine, "loaded", dataclasses.replace(engine.loaded, tokenizer=Tokenizer()))
+        context = engine.loaded.config.context_tokens
+        with pytest.raises(InvalidRequestError, match=f"limit='?{4 * context}"):
+            engine.complete(["x" * (4 * context + 1)], PARAMS)
 
 
 def test_a_prefix_that_is_held_is_not_computed_again():

@@ -8,7 +8,7 @@ from transformers.generation import logits_process as reference
 
 from tierkv.engine import sampling
 from tierkv.engine.sampling import SamplingParams, SequenceSampler, filtered, sample
-from tierkv.errors import InvalidRequestError
+from tierkv.errors import DataError, InvalidRequestError
 
 torch.set_num_threads(1)
 
@@ -93,6 +93,14 @@ class TestSample:
         logits = logits_of(5)
         samplers = [sampler_of(temperature=temperature) for temperature in (0.0, 0.0, 1e-6, 0.0, 0.0)]
         assert [drawn.token_id for drawn in sample(logits, samplers)] == logits.argmax(-1).tolist()
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_what_is_no_number_is_never_a_token(self, value, temperature):
+        logits = logits_of(2)
+        logits[1, 3] = value
+        with pytest.raises(DataError, match="no numbers"):
+            sample(logits, [sampler_of(), sampler_of(temperature=temperature)])
 
     def test_an_empty_batch_has_no_tokens(self):
         assert sample(torch.empty(0, 8), []) == []

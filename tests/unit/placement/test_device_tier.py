@@ -774,3 +774,16 @@ def test_an_embedded_store_takes_devices_as_text(tmp_path):
             open_store(tmp_path / "bad", host_memory=MIB, disk=0, device=bad)
     with open_store(tmp_path / "good", host_memory=MIB, disk=0, device="cpu:2MiB") as store:
         assert store.tiered.device_names() == ("cpu",)
+
+
+def test_a_commit_of_too_many_runs_is_refused_before_anything_changed(tmp_path):
+    rig = Rig(tmp_path)
+    limit = rig.settings.limits.page_runs_per_call
+    runs = [PageRun([], [])] * limit
+    assert rig.store.commit_pages(rig.session, rig.namespace_id, runs).outcomes == [()] * limit
+    (page,) = rig.store.reserve_pages(rig.session, 1)
+    with pytest.raises(InvalidRequestError, match="too many runs"):
+        rig.store.commit_pages(rig.session, rig.namespace_id, [PageRun(rig.chain(1), [page]), *runs])
+    assert rig.store.lookup(rig.namespace_id, rig.chain(1)).num_blocks == 0
+    rig.store.release_pages(rig.session, [page])
+    rig.close()
