@@ -184,12 +184,12 @@ class Scheduler:
             best = self.waiting.best(now_s)
             assert best is not None
             level = self.waiting.level(best, now_s)
-            if not (self._find_slot(level, now_s) and self._may_begin(best, level)):
+            if not (self._make_room(level, now_s) and self._may_begin(best, level)):
                 self._look_at_s = now_s + LOOK_S
                 return
             self._load(best, level)
 
-    def _find_slot(self, level: int, now_s: float) -> bool:
+    def _make_room(self, level: int, now_s: float) -> bool:
         """Whether one more may run; who is outranked gives way."""
         if len(self.running) + len(self.loading) < self._max_sequences:
             return True
