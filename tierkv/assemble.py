@@ -15,7 +15,7 @@ from tierkv.codecs.base import BlockCodec
 from tierkv.codecs.checksum import checksum
 from tierkv.codecs.frame import FrameCodec
 from tierkv.codecs.registry import codec_by_id, codec_by_name
-from tierkv.config import parse_size
+from tierkv.config import parse_devices, parse_size
 from tierkv.embedded import EmbeddedStore
 from tierkv.errors import DataError, InvalidRequestError, UnavailableError
 from tierkv.index.block_index import BlockIndex
@@ -32,7 +32,7 @@ from tierkv.placement.residency import Residency
 from tierkv.policies import ArcPolicy, LruPolicy, RestorablePolicy, Rule
 from tierkv.policy_state import PolicyKeeper
 from tierkv.scrub import Progress, scrub_disk
-from tierkv.settings import DeviceSettings, DiskSettings, HostSettings, PolicyName, StoreSettings
+from tierkv.settings import DiskSettings, HostSettings, PolicyName, StoreSettings
 from tierkv.store import TieredStore
 from tierkv.tiers.base import PoolMemory, Tier
 from tierkv.tiers.device import open_memory
@@ -49,14 +49,15 @@ def open_store(
     *,
     host_memory: int | str | None = None,
     disk: int | str | None = None,
-    durability: Durability = Durability.INTERVAL,
+    durability: Durability | str = Durability.INTERVAL,
     device: str | Sequence[str] = (),
 ) -> EmbeddedStore:
     """A store in this process that keeps its blocks in the folder `path`, without a daemon.
 
-    host_memory, disk — sizes ("4GiB" or bytes); None: a share of what is free, see `tierkv.machine`. device — a page pool, as in
-    "cpu:256MiB" or "cuda:0:8GiB", or several; then it is a `tierkv.pages.PageStore` too. Blocks until the index is loaded. Raises ConflictError when another process has the folder open, DataError (folder untouched) for a newer format. On
-    `close` everything is on disk and the RAM is given back.
+    host_memory, disk — sizes ("4GiB" or bytes); None: a share of what is free, see `tierkv.machine`. durability — or its name.
+    device — a page pool, as in "cpu:256MiB" or "cuda:0:8GiB", or several; then it is a `tierkv.pages.PageStore` too. Blocks until the
+    index is loaded. Raises ConflictError when another process has the folder open, DataError (folder untouched) for a newer format.
+    On `close` everything is on disk and the RAM is given back.
     """
     folder = Path(path)
     memory_bytes = default_host_bytes(default_arena_folder(folder)) if host_memory is None else parse_size(host_memory)
@@ -64,18 +65,11 @@ def open_store(
         data_folder=folder,
         host=HostSettings(memory_bytes, keep_on_stop=False),
         disk=DiskSettings(default_disk_bytes(folder) if disk is None else parse_size(disk)),
-        devices=tuple(_parse_device(text) for text in ([device] if isinstance(device, str) else device)),
-        durability=durability,
+        devices=parse_devices(device),
+        durability=Durability(durability),
     )
     clock = SystemClock()
     return EmbeddedStore(open_tiered_store(settings, clock), clock=clock, discard_arena=True)
-
-
-def _parse_device(text: str) -> DeviceSettings:
-    name, separator, size = text.rpartition(":")
-    if not separator or not name:
-        raise InvalidRequestError("a device is written name:size, as in cpu:256MiB or cuda:0:8GiB", device=text)
-    return DeviceSettings(name, parse_size(size))
 
 
 def open_tiered_store(settings: StoreSettings, clock: Clock, *, io: SegmentIO | None = None) -> TieredStore:

@@ -45,7 +45,7 @@ _UNITS = {
     "TIB": 2**40,
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
-_DEVICE = re.compile(r"cpu|cuda:\d+")
+_DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]*)")  # one spelling each, so that no device gets two pools
 
 
 class LogLevel(StrEnum):
@@ -112,7 +112,10 @@ def parse_size(text: int | str) -> int:
 
 
 def parse_devices(texts: str | Sequence[str]) -> tuple[DeviceSettings, ...]:
-    """Page pools of "cpu:2GiB", of several with commas between them, or of a list of such. Raises InvalidRequestError that shows the form."""
+    """Page pools of "cpu:2GiB", of several with commas between them, or of a list of such.
+
+    Raises InvalidRequestError that shows the form.
+    """
     parts = texts.split(",") if isinstance(texts, str) else [part for text in texts for part in str(text).split(",")]
     return tuple(_parse_device(part.strip()) for part in parts)
 

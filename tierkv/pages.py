@@ -131,8 +131,8 @@ class PageStore(Protocol):
         """Maps the pool of `device`, cut into pages of the namespace's block size.
 
         A pool has pages of one size at a time: where another size is in use by somebody this raises ConflictError with both sizes;
-        where it is only cached, those blocks leave the device. Raises InvalidRequestError for a device that the store does not have,
-        naming those it has, and for a pool smaller than one page.
+        where it is only cached, those blocks leave the device. Raises UnavailableError while such blocks are still being copied down (ask
+        again), InvalidRequestError for a device that the store does not have, naming those it has, and for a pool smaller than one page.
         """
         ...
 

@@ -42,7 +42,8 @@ SLACK_PAGES = 16
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What to measure. prefix_len, suffix_len — tokens of the cached prefix and of what follows it; rounds — of each ratio;
+    """What to measure. prefix_len, suffix_lens — tokens of the cached prefix and of what follows it, the first for the
+    bars; rounds — of each ratio;
     load_rounds — of each load; parity_lens — of the prompts that transformers answers too; has_slow_tiers — also find prefixes in host
     memory and on disk; curve_lens — of prompts for the picture, each alone.
     """
@@ -54,7 +55,7 @@ class EngineOptions:
     rounds: int = 5
     load_rounds: int = 2
     prefix_len: int = 1024
-    suffix_len: int = 16
+    suffix_lens: tuple[int, ...] = (8, 64)
     block_tokens: int = 16
     dtype: str = "float32"
     threads: int = 2
@@ -68,6 +69,11 @@ class EngineOptions:
         """Two rounds, one of each load, short parity, no slow tiers: to see that it runs, not to quote."""
         return replace(self, rounds=2, load_rounds=1, parity_lens=QUICK_LENGTHS, has_slow_tiers=False, quick=True)
 
+    @property
+    def prefixed_len(self) -> int:
+        """Tokens of the longest prompt that begins with a cached prefix."""
+        return self.prefix_len + max(self.suffix_lens)
+
     def pages(self, num_tokens: int) -> int:
         """Pages of a prompt of so many tokens and its answer."""
         return -(-(num_tokens + self.new_tokens) // self.block_tokens)
@@ -75,7 +81,7 @@ class EngineOptions:
 
 def measure(options: EngineOptions, say: Callable[[str], None]) -> EngineResult:
     """Runs all of it; blocks for some minutes. Raises InvalidRequestError for lengths that the model's context does not hold."""
-    if not options.batches or not options.prompt_lens or min(*options.batches, *options.prompt_lens) < 1:
+    if not options.batches or not options.prompt_lens or min(*options.batches, *options.prompt_lens, *options.suffix_lens) < 1:
         raise InvalidRequestError(
             "a load has at least one request of one token", batch=options.batches, prompt_len=options.prompt_lens
         )
@@ -116,8 +122,9 @@ class _Story:
         streams = self._call(
             "streams", batch=STREAMS, prompt_len=128, new_tokens=2 * options.new_tokens, rounds=options.load_rounds
         )
-        device, restart = self._hits(large)
-        runs += [{"case": "prefix", **device["run"]}, {"case": "prefix_engine_restart", **restart["run"]}]
+        devices, restart = self._hits(large)
+        device = devices[0]
+        runs += [{"case": "prefix", **found["run"]} for found in devices] + [{"case": "prefix_engine_restart", **restart["run"]}]
         ratios = {
             "prefill": compared["prefill"],
             "decode": compared["decode"],
@@ -126,6 +133,8 @@ class _Story:
             "device_hit_vs_held": device["held_ratio"],
             "engine_restart_ttft": restart["ratio"],
         }
+        for suffix_len, found in zip(options.suffix_lens[1:], devices[1:], strict=True):
+            ratios |= {f"device_hit_ttft_{suffix_len}": found["ratio"], f"device_hit_vs_held_{suffix_len}": found["held_ratio"]}
         if options.profile is not None:
             self._say("recording a profile")
             self._call("profile", path=str(options.profile.resolve()), prompt_len=options.prompt_lens[0], new_tokens=8)
@@ -145,7 +154,7 @@ class _Story:
             single_stream=compared["run"],
             resume=resumed,
             peak_pages=max(run["peak_pages"] for run in runs),
-            pages_copied_on_device_hits=device["run"]["pages_copied"] + restart["run"]["pages_copied"],
+            pages_copied_on_device_hits=sum(found["run"]["pages_copied"] for found in [*devices, restart]),
             passed=False,
         )
         return replace(result, passed=not missed(result))
@@ -174,26 +183,26 @@ class _Story:
             runs += [{"case": "curve", **load["cold"]}, {"case": "curve_again", **load["warm"]}]
         return compared, runs
 
-    def _hits(self, daemon: DaemonProcess) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Prefixes on the device, by the engine that computed them and by one that was started since."""
+    def _hits(self, daemon: DaemonProcess) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Prefixes on the device, by the engine that computed them (a result for each length of suffix) and by one started since."""
         options = self._options
         numbers = list(range(2 * options.rounds))
         before, after = numbers[: options.rounds], numbers[options.rounds :]
         self._say(f"prefixes of {options.prefix_len} tokens on the device")
         self._call("fill", numbers=numbers, prompt_len=options.prefix_len)
-        lengths = {"prefix_len": options.prefix_len, "suffix_len": options.suffix_len}
-        device = self._call("prefix", numbers=before, **lengths)
+        lengths = [{"prefix_len": options.prefix_len, "suffix_len": suffix_len} for suffix_len in options.suffix_lens]
+        devices = [self._call("prefix", numbers=before, **each) for each in lengths]
         self._say("killing the engine, and starting it again beside the same daemon")
         self._engine.kill()
         self._start_engine(has_reference=False)
         self._open(daemon)
-        return device, self._call("prefix", numbers=after, **lengths)
+        return devices, self._call("prefix", numbers=after, **lengths[0])
 
     def _small_pool(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """A pool that holds little more than one prompt: who is preempted sinks to the host tier, and what was asked before lies there."""
         options = self._options
         self._say("a small pool: preempting a sequence and resuming it")
-        pages = options.pages(options.prefix_len + options.suffix_len) + SLACK_PAGES
+        pages = options.pages(options.prefixed_len) + SLACK_PAGES
         daemon = self._start_daemon("small", pages)
         self._open(daemon)
         resumed = self._call("preempt", prompt_len=options.prefix_len, new_tokens=24, rounds=options.rounds)
@@ -202,7 +211,7 @@ class _Story:
         if not options.has_slow_tiers or options.rounds < 3:
             return [], resumed
         numbers = list(range(options.rounds))
-        lengths = {"prefix_len": options.prefix_len, "suffix_len": options.suffix_len}
+        lengths = {"prefix_len": options.prefix_len, "suffix_len": options.suffix_lens[0]}
         self._say("prefixes in host memory")
         self._call("fill", numbers=numbers, prompt_len=options.prefix_len)
         # Every prompt pushes an earlier one out; the last two are asked for first, and the others have left by then.
@@ -217,16 +226,16 @@ class _Story:
         return [{"case": "prefix", **host["run"]}, {"case": "prefix_daemon_restart", **disk["run"]}], resumed
 
     def _large_pages(self) -> int:
-        """Room for every round of the largest load, so that its prompts are still there when they are asked for again."""
+        """Room for every round of the largest load twice: its prompts are asked for again, and the policy keeps some of the loads before it."""
         options = self._options
-        load = options.load_rounds * max(options.batches) * options.pages(max(options.prompt_lens))
-        prefixes = 2 * options.rounds * options.pages(options.prefix_len + options.suffix_len)
+        load = 2 * options.load_rounds * max(options.batches) * options.pages(max(options.prompt_lens))
+        prefixes = 2 * options.rounds * options.pages(options.prefixed_len)
         curve = options.load_rounds * options.pages(max(options.curve_lens, default=0))
         return max(load, prefixes, curve, options.pages(max(options.parity_lens))) + SPARE_PAGES
 
     def _check_context(self, context: int) -> None:
         options = self._options
-        longest = max(*options.prompt_lens, options.prefix_len + options.suffix_len, *options.parity_lens, *options.curve_lens)
+        longest = max(*options.prompt_lens, options.prefixed_len, *options.parity_lens, *options.curve_lens)
         if longest + options.new_tokens > context:
             raise InvalidRequestError("the model's context does not hold such prompts", tokens=longest, context=context)
 

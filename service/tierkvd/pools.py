@@ -62,7 +62,7 @@ class Pools:
         standing.connections.add(connection)
         try:
             _answer(connection, view, handle.pool_id or 0)
-        except OSError:
+        except BaseException:  # nobody watches it yet, so that nobody else would ever end it
             self._end(connection, handle)
             raise
         watch = asyncio.get_running_loop().create_task(self._watch(connection, handle))

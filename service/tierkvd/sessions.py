@@ -26,7 +26,9 @@ CLOSING_POLL_S = 0.02
 
 @dataclass(slots=True)
 class SessionHandle:
-    """An attached client. closing — set when the daemon stops; num_streams — Put and Get calls under way; pool_id — of the page pool that it maps, if any."""
+    """An attached client. closing — set when the daemon stops; num_streams — Put and Get calls under way; pool_id — of the page pool
+    that it maps, if any.
+    """
 
     session: SessionId
     shares_memory: bool

@@ -93,7 +93,9 @@ def bench_engine(
     batch: Annotated[str, typer.Option(help="Requests at once, with commas.")] = "1,4,8",
     prompt_len: Annotated[str, typer.Option(help="Tokens of a prompt, with commas.")] = "128,1024",
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer.")] = 32,
-    suffix_len: Annotated[int, typer.Option(min=1, help="Tokens behind a cached prefix of 1,024.")] = 16,
+    suffix_len: Annotated[
+        str, typer.Option(help="Tokens behind a cached prefix of 1,024, with commas; the bars are for the first.")
+    ] = "8,64",
     rounds: RoundsOption = 5,
     model: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="A model folder; default: the bundled one.")
@@ -120,7 +122,7 @@ def bench_engine(
             batches=_counts("batch", batch),
             prompt_lens=_counts("prompt_len", prompt_len),
             new_tokens=new_tokens,
-            suffix_len=suffix_len,
+            suffix_lens=_counts("suffix_len", suffix_len),
             rounds=rounds,
             block_tokens=block_tokens,
             dtype=dtype,
@@ -169,24 +171,22 @@ def _show_engine(result: EngineResult) -> None:
 
     console = result_console()
     if not console.is_terminal:
-        console.width = max(console.width, 120)
+        console.width = max(console.width, 140)
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("case", no_wrap=True)
     headings = ("batch", "prompt", "prefix", "prefill tok/s", "decode tok/s", "ttft p50 ms", "p99", "itl p50 ms", "p99", "copied")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for run in result.runs:
-        numbers = (
-            run[name] for name in ("prefill_tok_s", "decode_tok_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
-        )
-        cells = [str(run["batch"]), str(run["prompt_len"]), run["prefix_tier"] or "–", *(f"{number:,.1f}" for number in numbers)]
-        table.add_row(*cells, str(run["pages_copied"]))
+        names = ("prefill_tok_s", "decode_tok_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
+        numbers = ("–" if run[name] is None else f"{run[name]:,.1f}" for name in names)
+        cells = [run["case"].replace("_", " "), str(run["batch"]), str(run["prompt_len"]), run["prefix_tier"] or "–"]
+        table.add_row(*cells, *numbers, str(run["pages_copied"]))
     console.print(f"{result.model}, {result.dtype}, {result.threads} threads, pages of {result.block_tokens} tokens")
     console.print(table)
     ratios = Table(show_header=False, box=None)
     for name, ratio in result.ratios.items():
-        sign, bar = BARS[name]
-        ratios.add_row(name, f"{ratio:.3f}", f"{sign} {bar}")
+        ratios.add_row(name, f"{ratio:.3f}", " ".join(map(str, BARS.get(name, ()))))
     console.print(ratios)
     if result.parity is not None:
         console.print(

@@ -28,10 +28,12 @@ DEFAULT_DAEMON = "default"
 
 DaemonOption = Annotated[
     str | None,
-    typer.Option(help="Run folder of a daemon with pages; `default`: the user's. Without it the engine has pages of its own."),
+    typer.Option(
+        help="Run folder of a daemon with pages (`tierkv serve --device`); `default`: the user's. Without it the engine has pages of its own."
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where the model computes: cpu, or cuda:0.")]
-DtypeOption = Annotated[str, typer.Option(help="Of weights, K and V: float32, or bfloat16.")]
+DtypeOption = Annotated[str, typer.Option(help="Of weights, K and V: float32, bfloat16 or float16.")]
 BlockTokensOption = Annotated[int, typer.Option(min=1, help="Tokens of one block.")]
 PrivateMemoryOption = Annotated[str, typer.Option(help="Pages of the engine's own, without a daemon or while it is away.")]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads of numerics. Default: torch's own.")]
@@ -93,7 +95,7 @@ def serve(
 
 
 def run(
-    prompt: Annotated[str, typer.Argument(help="What to go on from; `-` reads it from standard input.")],
+    prompt: Annotated[str, typer.Argument(help="What to go on from; `-` reads it from standard input, but for a last line end.")],
     model: Annotated[Path | None, typer.Option(help="Folder with safetensors, or a file *.gguf; default: the bundled one.")] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a message to the model, not the beginning of its text.")
@@ -115,7 +117,7 @@ def run(
     """Generate from one prompt; the text comes as it is drawn."""
     import asyncio
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     settings = {
         "device": device,
         "dtype": dtype,
@@ -244,8 +246,8 @@ async def _generate(engine: Engine, prompt: str, params: SamplingParams, *, is_c
         finish_reason=reason.value,
         cached_tokens=request.cached_tokens,
         cached_tier=request.cached_tier,
-        ttft_ms=1000 * (times_s[0] - started_s),
-        tokens_per_s=(len(times_s) - 1) / (times_s[-1] - times_s[0]) if times_s[-1] > times_s[0] else None,
+        ttft_ms=round(1000 * (times_s[0] - started_s), 1),
+        tokens_per_s=round((len(times_s) - 1) / (times_s[-1] - times_s[0]), 1) if times_s[-1] > times_s[0] else None,
     )
 
 

@@ -101,8 +101,15 @@ class Observer:
     def _translated(self, error: grpc.RpcError) -> TierKVError:
         translated = error_of_rpc(error)
         if isinstance(translated, UnavailableError):
-            return UnavailableError("no daemon answers here; start `tierkv serve`", daemon=self._place, error=translated)
+            details = translated.context.get("details")
+            cause = translated if details is None else _last_cause(str(details))
+            return UnavailableError("no daemon answers here; start `tierkv serve`", daemon=self._place, error=cause)
         return translated
+
+
+def _last_cause(details: str) -> str:
+    """Of gRPC's chain of addresses and causes what the system said at its end."""
+    return details.rpartition("last error: ")[2].rpartition(" error: ")[2]
 
 
 class Recording:

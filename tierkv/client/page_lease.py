@@ -77,7 +77,7 @@ class ClientPageLease:
 
     def cut(self, miss: MissReason) -> None:
         """Ends the lease where it stands, and what listens for it."""
-        if self._end(self._num_ready, miss):
+        if self._end(None, miss):
             self.stop_listening()
 
     def listen(self, events: Iterable[pb.AwaitPagesEvent]) -> None:
@@ -91,7 +91,7 @@ class ClientPageLease:
                 miss = MissReason.TIMEOUT
         except DataError:
             self.cut(miss)
-        self._end(self._num_ready, miss)
+        self._end(None, miss)
 
     def _take(self, event: pb.AwaitPagesEvent) -> None:
         kind = event.WhichOneof("event")
@@ -115,12 +115,14 @@ class ClientPageLease:
                 self._num_ready = num_ready
                 self._changed.notify_all()
 
-    def _end(self, num_blocks: int, miss: MissReason | None) -> bool:
-        """Nothing behind `num_blocks` arrives any more: a miss. False where the lease is settled already."""
+    def _end(self, num_blocks: int | None, miss: MissReason | None) -> bool:
+        """Nothing behind `num_blocks`, or behind what is ready now, arrives any more: a miss. False where the lease is settled already."""
         with self._changed:
             promised = self._num_blocks
             if self._num_ready == promised:
                 return False
+            if num_blocks is None:
+                num_blocks = self._num_ready  # only here: an event may have come while this waited for the lock
             self._num_ready = self._num_blocks = num_blocks
             if num_blocks < promised:
                 self._miss = miss or MissReason.UNAVAILABLE

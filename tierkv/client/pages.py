@@ -30,10 +30,12 @@ class PageClient:
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._releasing = UnwaitedCalls(attachment.counters)
-        self._releasing_pages = UnwaitedCalls(attachment.counters)
+        # A hold does not expire, as a lease does: one that a busy daemon did not end in time would stay for as long as the pool.
+        self._releasing_pages = UnwaitedCalls(attachment.counters, timeout_s=None)
         self._mapped: MappedPool | None = None
         self._mapping = threading.Lock()
         self._listening: dict[ClientPageLease, threading.Thread] = {}
+        self._starting = threading.Lock()
 
     @property
     def pool_is_alive(self) -> bool:
@@ -167,8 +169,13 @@ class PageClient:
             self._listening.pop(lease, None)
 
         thread = threading.Thread(target=listen, name="tierkv-pages", daemon=True)
-        self._listening[lease] = thread
-        thread.start()
+        try:
+            with self._starting:  # nobody joins a thread that has not begun
+                self._listening[lease] = thread
+                thread.start()
+        except RuntimeError:  # the system has no thread to give; the caller must still hear of its pages
+            del self._listening[lease]
+            lease.cut(MissReason.UNAVAILABLE)
 
     def _count_misses(self, num_blocks: int, miss: MissReason | None) -> None:
         if miss is not None:
@@ -176,7 +183,9 @@ class PageClient:
 
     def _end_pool(self, mapped: MappedPool) -> None:
         """Ends what arrives, then the map; the object stays, to say that it is gone."""
-        for lease, thread in list(self._listening.items()):
+        with self._starting:
+            listening = list(self._listening.items())
+        for lease, thread in listening:
             lease.cut(MissReason.UNAVAILABLE)
             thread.join()
         mapped.close()

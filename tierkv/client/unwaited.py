@@ -12,10 +12,14 @@ _TIMEOUT_S = 5.0
 
 
 class UnwaitedCalls:
-    """Sent and forgotten; failures are counted as `release_failures`. Safe to use from several threads."""
+    """Sent and forgotten; failures are counted as `release_failures`. Safe to use from several threads.
 
-    def __init__(self, counters: Counter[str]) -> None:
+    timeout_s — of each; None for calls that nothing else makes good, which end with the link then.
+    """
+
+    def __init__(self, counters: Counter[str], *, timeout_s: float | None = _TIMEOUT_S) -> None:
         self._counters = counters
+        self._timeout_s = timeout_s
         self._calls: set[Any] = set()
         self._ending = threading.Condition()
 
@@ -26,7 +30,7 @@ class UnwaitedCalls:
         """Sends one unary call on the link's session; does not block."""
         method = getattr(link.stub, name)
         try:
-            call = method.future(request, timeout=_TIMEOUT_S, metadata=link.metadata)
+            call = method.future(request, timeout=self._timeout_s, metadata=link.metadata)
         except ValueError:  # another thread has closed the channel, and the session with it
             return
         with self._ending:

@@ -110,6 +110,7 @@ class Engine:
         if self.settings.num_threads is not None:
             torch.set_num_threads(self.settings.num_threads)
         ground = self._grounds.open(self._clock.monotonic_s())
+        self._say_if_short(ground.supply.num_pages * self.settings.block_tokens)
         scheduler = Scheduler(ground.supply, ground.memory, self.settings)
         self._runner = Runner(self._model, scheduler, eos_token_ids=self.loaded.config.eos_token_ids)
         self._thread = threading.Thread(target=self._run, name="tierkv-engine", daemon=True)
@@ -201,8 +202,10 @@ class Engine:
             raise InvalidRequestError("a tenant's name has at most 256 characters", field="tenant", length=len(tenant))
         if deadline_s is not None and not deadline_s > 0:
             raise InvalidRequestError("a deadline lies ahead; give seconds above 0", field="deadline_s", value=deadline_s)
-        prompt_ids = self._token_ids(prompt)
-        length_limit = self._length_limit(len(prompt_ids), params.max_tokens)
+        prompt = self._encoded(prompt) if isinstance(prompt, str) else list(prompt)
+        # The length first: a list of millions of ids is not worth a look at each.
+        length_limit = self._length_limit(len(prompt), params.max_tokens)
+        prompt_ids = self._checked_ids(prompt)
         now_s = self._clock.monotonic_s()
         request = Request(
             request_id or f"engine-{next(self._ids)}",
@@ -221,14 +224,14 @@ class Engine:
             request.choices.append(LiveSequence(request, idx, sampler, text, length_limit))
         return request
 
-    def _token_ids(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            if self.loaded.tokenizer is None:
-                raise InvalidRequestError("this model has no tokenizer; give token ids", field="prompt")
-            prompt = self.loaded.tokenizer(prompt).input_ids
+    def _encoded(self, prompt: str) -> list[int]:
+        if self.loaded.tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; give token ids", field="prompt")
+        token_ids: list[int] = self.loaded.tokenizer(prompt).input_ids
+        return token_ids
+
+    def _checked_ids(self, prompt: Sequence[int]) -> list[int]:
         prompt_ids = [int(token_id) for token_id in prompt]
-        if not prompt_ids:
-            raise InvalidRequestError("a prompt has at least one token", field="prompt")
         vocab_size = self.loaded.config.vocab_size
         if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
             raise InvalidRequestError("a token id is not in the vocabulary", field="prompt", vocab_size=vocab_size)
@@ -236,6 +239,8 @@ class Engine:
 
     def _length_limit(self, num_prompt: int, max_tokens: int) -> int:
         """Tokens that the sequence may have, the prompt among them: the last one drawn needs no page."""
+        if not num_prompt:
+            raise InvalidRequestError("a prompt has at least one token", field="prompt")
         context = self.loaded.config.context_tokens
         if num_prompt + 1 > context:
             raise InvalidRequestError(
@@ -248,6 +253,16 @@ class Engine:
                 "the prompt needs more pages than the pool has; shorten it", field="prompt", pages_needed=needed, pages=num_pages
             )
         return min(num_prompt + max_tokens, context, num_pages * block_tokens + 1)
+
+    def _say_if_short(self, pool_tokens: int) -> None:
+        """Answers would end with reason length long before anybody expects it."""
+        if pool_tokens < self.loaded.config.context_tokens:
+            _log.warning(
+                "the pool holds %d tokens, fewer than the model's context of %d: prompts and answers end there; give it more memory "
+                "(--private-memory, or the daemon's --device)",
+                pool_tokens,
+                self.loaded.config.context_tokens,
+            )
 
     def _submit(self, request: Request) -> None:
         # Whatever is posted under the lock is taken in, or ended, by the thread's last turn.
@@ -268,7 +283,11 @@ class Engine:
         with self._lock:
             self._num_queued -= 1
         self._live[request] = None
-        self._runner.scheduler.add(request, self._clock.monotonic_s())
+        try:
+            self._runner.scheduler.add(request, self._clock.monotonic_s())
+        except Exception:
+            _log.exception("a request could not be queued: request_id=%r", request.request_id)
+            self._runner.end(request, FinishReason.ERROR)
 
     def _cancel(self, request: Request) -> None:
         self._post(lambda: self._end([request] if request in self._live else [], FinishReason.CANCELLED))
@@ -276,7 +295,7 @@ class Engine:
     def _emit(self, request: Request, put: Callable[[Token], None], token: Token) -> None:
         if token.token_id >= 0:
             self._meters.note(request, self._clock.monotonic_s())
-        if token.finish_reason is not None and request.is_finished:
+        if token.finish_reason is not None and all(sequence.is_told for sequence in request.choices):
             del self._live[request]
         put(token)
 

@@ -51,12 +51,21 @@ class Runner:
         return True
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """Ends all choices that have not ended, without another token; their pages go back at once."""
+        """Ends all choices that have not ended, without another token; their pages go back at once.
+
+        Called where something has failed, too, so it does not fail itself: whoever waits for the request is told of its end.
+        """
         self.counters[f"finished_{reason}"] += 1
         for sequence in request.choices:
-            if sequence.state is not State.FINISHED:
+            if sequence.is_told:
+                continue
+            text = ""
+            try:
                 self.scheduler.finish(sequence)
-                request.emit(Token(sequence.choice, -1, sequence.text.flush(), finish_reason=reason))
+                text = sequence.text.flush()
+            except Exception:
+                _log.exception("a request did not end in order: request_id=%r", request.request_id)
+            _emit(sequence, Token(sequence.choice, -1, text, finish_reason=reason))
 
     def _compute(self, slices: list[Slice], now_s: float) -> None:
         slices = [piece for piece in slices if piece.sequence.state is State.RUNNING]
@@ -127,7 +136,7 @@ class Runner:
             self.scheduler.finish(sequence)
             if sequence.request.is_finished:
                 self.counters[f"finished_{reason}"] += 1
-        sequence.request.emit(Token(sequence.choice, drawn.token_id, text, drawn.logprob, drawn.top, reason))
+        _emit(sequence, Token(sequence.choice, drawn.token_id, text, drawn.logprob, drawn.top, reason))
 
     def _read(self, sequence: LiveSequence, token_id: int) -> tuple[str, FinishReason | None]:
         """The text that a token adds, and whether it is the last one."""
@@ -140,6 +149,11 @@ class Runner:
         if len(sequence.tokens) >= sequence.length_limit:
             return delta.text + sequence.text.flush(), FinishReason.LENGTH
         return delta.text, None
+
+
+def _emit(sequence: LiveSequence, token: Token) -> None:
+    sequence.is_told = token.finish_reason is not None
+    sequence.request.emit(token)
 
 
 def _span(piece: Slice) -> Span:

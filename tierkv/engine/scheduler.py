@@ -11,6 +11,7 @@ exceed its pages; a sequence owns pages only while it is LOADING or RUNNING.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -140,13 +141,14 @@ class Scheduler:
         """Ends a sequence in whatever state it is; its pages go back at once. May be called twice."""
         if sequence.state is State.FINISHED:
             return
-        self._let_go(sequence)
         self.waiting.remove(sequence)
         self._slices.pop(sequence, None)
         sequence.state = State.FINISHED
         sequence.tail = None
         self._is_tight = False
         self._look_at_s = 0.0
+        # Last what may fail, so that a sequence that failed once is nowhere any more.
+        self._let_go(sequence)
         if sequence.request.is_finished:
             self.waiting.leave(sequence.request.tenant)
             if sequence.request.deadline_at_s is not None:
@@ -170,7 +172,8 @@ class Scheduler:
         """Each owned page belongs to somebody, nobody has computed more than lies in his pages."""
         fetches = [sequence.fetch for sequence in self.loading if sequence.fetch is not None]
         leases = [fetch.lease for fetch in fetches if fetch.is_adopted and fetch.lease is not None]
-        self.supply.check_integrity([page for owner in (*self.active(), *leases) for page in owner.pages])
+        owned = [*(sequence.pages for sequence in self.active()), *(lease.pages for lease in leases)]
+        self.supply.check_integrity(itertools.chain.from_iterable(owned))
         for sequence in self.active():
             assert sequence.num_computed <= len(sequence.pages) * self._block_tokens
             assert sequence.num_committed * self._block_tokens <= sequence.num_computed < len(sequence.tokens)
@@ -291,14 +294,14 @@ class Scheduler:
 
     def _let_go(self, sequence: LiveSequence) -> None:
         """A sequence's pages and what it has on its way go back."""
-        if sequence.fetch is not None:
-            self.supply.drop(sequence.fetch)
-            sequence.fetch = None
-        self.supply.release(sequence.pages)
-        sequence.pages = []
-        sequence.num_computed = sequence.num_committed = 0
         self.running.pop(sequence, None)
         self.loading.pop(sequence, None)
+        fetch, sequence.fetch = sequence.fetch, None
+        pages, sequence.pages = sequence.pages, []
+        sequence.num_computed = sequence.num_committed = 0
+        if fetch is not None:
+            self.supply.drop(fetch)
+        self.supply.release(pages)
 
     def _watch(self, now_s: float) -> None:
         """Two engines on one pool may each wait for the pages of the other; the one whose patience ends first lets go."""

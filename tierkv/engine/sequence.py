@@ -127,6 +127,8 @@ class LiveSequence:
     order: int = 0
     """Counts admissions; among equals the later one gives way."""
     num_preemptions: int = 0
+    is_told: bool = False
+    """Whether its last token was emitted."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)

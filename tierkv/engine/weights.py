@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 
 from tierkv.engine.config import DTYPES, ModelConfig
 from tierkv.engine.linear import Linear, linear
-from tierkv.errors import InvalidRequestError
+from tierkv.errors import InvalidRequestError, TierKVError
 from tierkv.integrations.fingerprint import identity_of
 from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
@@ -71,19 +71,41 @@ def load(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> Lo
     """Loads a model from this machine's disk; nothing is ever fetched. Reads all weights, and once more for their fingerprint.
 
     path — a folder with `config.json` and `*.safetensors`, or a file `*.gguf` (slow: it is unpacked). dtype — a key of DTYPES.
-    Raises InvalidRequestError for a path that is neither, and for what `ModelConfig.from_transformers` refuses.
+    Raises InvalidRequestError for a path that is neither, for files that are damaged, lack weights or do not fit each other, and for
+    what `ModelConfig.from_transformers` refuses.
     """
     folder, arguments = _source(Path(path))
-    with _quietly(is_gguf="gguf_file" in arguments):
+    with _quietly(is_gguf="gguf_file" in arguments), _refusing(path):
         from transformers import AutoConfig, AutoModelForCausalLM
 
         # Refused before gigabytes are read.
         ModelConfig.from_transformers(AutoConfig.from_pretrained(folder, **arguments), dtype=dtype)
-        module: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], **arguments)
+        # By its stubs it returns a module, whatever it is asked for.
+        loader: Any = AutoModelForCausalLM
+        module, found = loader.from_pretrained(folder, dtype=DTYPES[dtype], output_loading_info=True, **arguments)
+        _check_complete(found["missing_keys"], path)
         tokenizer = _tokenizer(folder, arguments)
     config = ModelConfig.from_transformers(module.config, dtype=dtype, generation_config=module.generation_config)
     identity = identity_of(module, kv_dtype=dtype)
     return LoadedModel(config, take_weights(module, device), tokenizer, identity)
+
+
+@contextlib.contextmanager
+def _refusing(path: Path | str) -> Iterator[None]:
+    """Whatever transformers says of files that it cannot read: its readers have no error of their own."""
+    try:
+        yield
+    except (TierKVError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise InvalidRequestError("these files cannot be read as a model", path=path, error=f"{kind}: {error}") from error
+
+
+def _check_complete(missing: Collection[str], path: Path | str) -> None:
+    """transformers gives weights that the files lack random values, and goes on."""
+    if missing:
+        raise InvalidRequestError("the files lack weights of this model", path=path, missing=len(missing), first=min(missing))
 
 
 def take_weights(module: Any, device: torch.device | str = "cpu") -> Weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tierkv.errors import InvalidRequestError
 from tierkv.model.keys import BlockKey, NamespaceId
 
 
@@ -23,6 +24,10 @@ class Durability(StrEnum):
     VOLATILE = "volatile"
     INTERVAL = "interval"
     STRICT = "strict"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Durability:
+        raise InvalidRequestError("unknown durability", value=value, known=", ".join(cls))
 
 
 class MissReason(StrEnum):

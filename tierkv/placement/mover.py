@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tierkv.clock import Clock
@@ -247,17 +247,10 @@ class Mover:
     def _promote_now(self, entries: list[BlockEntry], sources: Sequence[tuple[PageBooks, Page] | None]) -> None:
         outcomes, records = self._read_lower(entries, sources)
         from_pages = {entry for entry, source in zip(entries, sources, strict=True) if source is not None}
-        came = [entry.key for entry, outcome in zip(entries, outcomes, strict=True) if outcome is GetOutcome.HIT]
-        lost = [entry.key for entry, outcome in zip(entries, outcomes, strict=True) if outcome is not GetOutcome.HIT]
         with self._lock:
-            source = "a page" if from_pages else "disk, checksums agree"
-            self._books.trail.note(What.PROMOTED, came, f"read from {source}", tier=TierName.HOST)
-            self._books.trail.note(
-                What.LOST, lost, "the copy could not be read or believed", tier=None if from_pages else TierName.DISK
-            )
-            for lent in sources:
-                if lent is not None:
-                    lent[0].end_move(lent[1])
+            self._note_promotions(entries, outcomes, from_pages)
+            for pool, page in filter(None, sources):
+                pool.end_move(page)
             for entry, outcome, record in zip(entries, outcomes, records, strict=True):
                 entry.promotion = None
                 if entry.state is BlockState.LOST:  # deleted meanwhile, or a block before it was
@@ -266,7 +259,8 @@ class Mover:
                     entry.record = None if record is None else _in_host_form(record)
                     entry.is_verified = True
                     self._books.became_readable(entry, BlockEvent.VERIFIED)
-                    self._books.counters["promoted_bytes"] += entry.block_bytes
+                    counter, amount = ("pages_staged", 1) if entry in from_pages else ("promoted_bytes", entry.block_bytes)
+                    self._books.counters[counter] += amount
                     self._books.to_seal.append(entry)  # for the arena index; the move ends there
                 else:
                     if entry in from_pages:
@@ -276,6 +270,18 @@ class Mover:
                     self._books.lose_host(entry, MissReason.CHECKSUM)
                     self._pass_on([entry])
         self.kick()
+
+    def _note_promotions(
+        self, entries: Sequence[BlockEntry], outcomes: Sequence[GetOutcome], from_pages: Collection[BlockEntry]
+    ) -> None:
+        """Tells the trail what came and what did not, by where it was read. Lock held."""
+        sources = ((True, "a page", TierName.DEVICE), (False, "disk, checksums agree", TierName.DISK))
+        for is_page, source, tier in sources:
+            read = [pair for pair in zip(entries, outcomes, strict=True) if (pair[0] in from_pages) is is_page]
+            came = [entry.key for entry, outcome in read if outcome is GetOutcome.HIT]
+            lost = [entry.key for entry, outcome in read if outcome is not GetOutcome.HIT]
+            self._books.trail.note(What.PROMOTED, came, f"read from {source}", tier=TierName.HOST)
+            self._books.trail.note(What.LOST, lost, "the copy could not be read or believed", tier=tier)
 
     def _read_lower(
         self, entries: list[BlockEntry], sources: Sequence[tuple[PageBooks, Page] | None]
@@ -293,8 +299,8 @@ class Mover:
 
     def read_page(self, entry: BlockEntry, pool: PageBooks, page: Page) -> GetOutcome:
         """Copies a page to the entry's extent; a block that has been sealed before is checked. No lock held."""
-        target = self._books.host.view(entry.placed_at())[: entry.block_bytes]
-        try:
+        try:  # all of it: what is raised here would leave the moves of a whole batch raised
+            target = self._books.host.view(entry.placed_at())[: entry.block_bytes]
             pool.memory.read(pool.offset_of(page), target)
         except Exception:
             _log.exception("a page could not be read")

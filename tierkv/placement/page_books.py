@@ -92,15 +92,25 @@ class PageBooks:
         """Where a page begins in the memory."""
         return page.number * self.page_bytes
 
-    def cut(self, page_bytes: int) -> None:
-        """Cuts the memory into pages of another size; all of the old ones must be free. Raises InvalidRequestError where none fits."""
-        num_pages = self.memory.memory_bytes // page_bytes
-        if num_pages == 0:
+    def check_pages(self, block_bytes: int) -> None:
+        """Raises InvalidRequestError for blocks that are not as large as the pages."""
+        if block_bytes != self.page_bytes:
             raise InvalidRequestError(
-                "the pool is smaller than one page; give it more memory",
-                page_bytes=page_bytes,
-                memory_bytes=self.memory.memory_bytes,
+                "blocks of this namespace do not fit the pages that are open", block_bytes=block_bytes, page_bytes=self.page_bytes
             )
+
+    def check_cut(self, page_bytes: int) -> None:
+        """Raises InvalidRequestError where no page of this size fits."""
+        memory_bytes = self.memory.memory_bytes
+        if page_bytes > memory_bytes:
+            raise InvalidRequestError(
+                "the pool is smaller than one page; give it more memory", page_bytes=page_bytes, memory_bytes=memory_bytes
+            )
+
+    def cut(self, page_bytes: int) -> None:
+        """Cuts the memory into pages of another size; all of the old ones must be free. Raises as `check_cut`."""
+        self.check_cut(page_bytes)
+        num_pages = self.memory.memory_bytes // page_bytes
         assert len(self._free) == len(self._pages), "a page is in use"
         self.page_bytes = page_bytes
         self.policy = self._make_policy(num_pages * page_bytes)

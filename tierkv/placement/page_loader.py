@@ -174,7 +174,8 @@ class PageLoader:
             if stop == len(pages) or pages[stop].fill is not fill:
                 if fill is not None:
                     part = pages[start:stop]
-                    runs.append(PendingRun(start, len(part), after_all([fill], lambda part=part: self._evaluate(part))))  # type: ignore[misc]
+                    done = after_all([fill], lambda part=part: self._evaluate(part))  # type: ignore[misc]
+                    runs.append(PendingRun(start, len(part), done))
                 start = stop
         return tuple(runs)
 

@@ -53,7 +53,10 @@ class PageMover:
             self._stager.start()
 
     def stop(self) -> None:
+        """Ends the thread. What is queued is copied all the same, for a kept arena and for who waits for it."""
         self._stager.stop()
+        while self._stage_once():
+            pass
 
     # -- down --------------------------------------------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class PageMover:
         """Copies host copies to pages on a promoter; those that are not readable leave their pages without a name."""
         try:
             job = self._mover.run_soon(lambda: self.fill_here(parts, future))
-        except RuntimeError:  # the store has stopped
+        except RuntimeError:  # the store has stopped, or no thread can be had: then the job may be queued all the same
             self._settle_fill(parts, set(), future)
         else:
             job.add_done_callback(lambda done: self._settle_fill(parts, set(), future) if done.cancelled() else None)
@@ -226,19 +229,27 @@ class PageMover:
 
     def _settle_fill(self, parts: Sequence[tuple[PageBooks, Page, BlockEntry]], copied: set[int], future: Future[None]) -> None:
         with self._lock:
-            came = [entry.key for _, page, entry in parts if page.number in copied]
-            self._books.trail.note(What.PROMOTED, came, "copied from the host", tier=TierName.DEVICE)
-            for pool, page, entry in parts:
-                page.fill = None
-                if page.key == entry.key and page.number in copied and entry.state is not BlockState.LOST:
-                    self._books.counters["pages_copied"] += 1
-                    pool.became_ready(page)
-                elif page.key == entry.key:
-                    pool.forget(page)
-                pool.end_move(page)
-                self._mover.end_move(entry)
-        future.set_result(None)
+            if future.done():  # another has settled it; the moves are not this job's any more
+                return
+        try:
+            with self._lock:
+                came = [entry.key for _, page, entry in parts if page.number in copied]
+                self._books.trail.note(What.PROMOTED, came, "copied from the host", tier=TierName.DEVICE)
+                for pool, page, entry in parts:
+                    self._end_fill(pool, page, entry, is_copied=page.number in copied)
+        finally:  # whatever happened, nobody waits for ever
+            future.set_result(None)
         self._mover.kick()
+
+    def _end_fill(self, pool: PageBooks, page: Page, entry: BlockEntry, *, is_copied: bool) -> None:
+        page.fill = None
+        if page.key == entry.key and is_copied and entry.state is not BlockState.LOST:
+            self._books.counters["pages_copied"] += 1
+            pool.became_ready(page)
+        elif page.key == entry.key:
+            pool.forget(page)
+        pool.end_move(page)
+        self._mover.end_move(entry)
 
 
 def _by_request(chain: Sequence[Staging]) -> list[list[Staging]]:

@@ -40,12 +40,7 @@ class PageSaver:
 
     def check(self, pool: PageBooks, session: SessionId, namespace: Namespace, runs: Sequence[PageRun]) -> None:
         """Raises InvalidRequestError for runs that cannot be committed; changes nothing."""
-        if namespace.layout.block_bytes != pool.page_bytes:
-            raise InvalidRequestError(
-                "blocks of this namespace do not fit the pages that are open",
-                block_bytes=namespace.layout.block_bytes,
-                page_bytes=pool.page_bytes,
-            )
+        pool.check_pages(namespace.layout.block_bytes)
         pages = [page for run in runs for page in run.pages]
         if len(set(pages)) != len(pages):
             raise InvalidRequestError("a page stands twice in one commit", pages=len(pages))
@@ -72,7 +67,6 @@ class PageSaver:
     def commit(self, pool: PageBooks, session: SessionId, namespace: Namespace, run: PageRun, hints: Hints) -> SavedRun:
         """Takes one checked run in. Where a block cannot be kept, nor can what follows it."""
         books, saved = self._books, SavedRun()
-        head = [entry.key for entry in books.index.ancestors(run.parent)]
         above = None if run.parent is None else books.index.get(run.parent)
         is_reachable = run.parent is None or (above is not None and above.is_held)
         parent, pages = run.parent, []
@@ -88,8 +82,9 @@ class PageSaver:
             saved.outcomes.append(outcome)
             saved.entries.append(entry)
             parent = key
-        in_policy = [key for key in head if key in pool.policy]
-        pool.name(pages, [entry.key for entry in saved.committed], in_policy, is_ready=True)
+        if pages:  # else nobody need know what is before them, which costs O(n)
+            head = [entry.key for entry in books.index.ancestors(run.parent) if entry.key in pool.policy]
+            pool.name(pages, [entry.key for entry in saved.committed], head, is_ready=True)
         saved.outcomes += [PageOutcome.REFUSED] * (len(run.keys) - len(saved.outcomes))
         for chain in plan_chains(saved.committed):
             self._requests.first_accesses(session, hints.request_id, [entry.key for entry in chain])

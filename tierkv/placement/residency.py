@@ -112,14 +112,23 @@ class Residency:
         """Queues what the host tier did not take before, where that could be otherwise now."""
         if not self.unstaged:
             return
-        is_disk_writable, has_room = self._is_disk_writable(), self.host_policy.used < self.host_policy.capacity
         known = [entry for key in self.unstaged if (entry := self.index.get(key)) is not None]
         only_in_pages = [entry for entry in known if entry.is_only_in_pages]
         self.unstaged = {entry.key: None for entry in only_in_pages}
-        idle = [entry for entry in only_in_pages if entry.moves == 0]
-        self.stage_soon(
-            [entry for entry in idle if has_room or (is_disk_writable and planner.is_written_through(entry.durability))], AGAIN
-        )
+        self.stage_soon(self._stageable([entry for entry in only_in_pages if entry.moves == 0]), AGAIN)
+
+    def _stageable(self, entries: Sequence[BlockEntry]) -> list[BlockEntry]:
+        """Those for which there is free room in the host tier, or that may pass through it: others would be refused each time."""
+        is_disk_writable, room_bytes = self._is_disk_writable(), self.host_policy.capacity - self.host_policy.used
+        stageable: list[BlockEntry] = []
+        for entry in entries:
+            weight = self.host.footprint_bytes(entry.block_bytes)
+            if weight <= room_bytes:
+                room_bytes -= weight
+            elif not (is_disk_writable and planner.is_written_through(entry.durability)):
+                continue
+            stageable.append(entry)
+        return stageable
 
     def is_promised_to_disk(self, entry: BlockEntry) -> bool:
         """Whether a block is to be on disk without having to leave for it, and can be."""
@@ -207,6 +216,8 @@ class Residency:
         self._return_extent(entry)
         if not entry.is_held:
             self._leave(entry, MissReason.EVICTED)
+        elif entry.is_only_in_pages and planner.is_written_through(entry.durability):
+            self.unstaged[entry.key] = None  # the disk took nothing, and was promised the block
 
     # -- holding and letting go ------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tierkv.engine.sampling import MAX_CHOICES, MAX_TOKENS, SamplingParams, check_integer, check_number
+from tierkv.engine.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_TOKENS, SamplingParams, check_integer, check_number
 from tierkv.engine.settings import MAX_TENANT_CHARACTERS
 from tierkv.errors import InvalidRequestError
 
@@ -19,6 +19,8 @@ COMPLETION_TOKENS = 16
 """What the completions API generates where it is not told; the chat API goes on to the end of the context."""
 MAX_PRIORITY = 100
 MAX_DEADLINE_S = 86_400.0
+MAX_DEPTH = 64
+"""Lists and objects of a body that lie in each other; the API has about six."""
 _ROLES = ("system", "developer", "user", "assistant")
 
 _OWN = {"top_p", "top_k", "min_p", "repetition_penalty", "seed", "n", "ignore_eos"}
@@ -96,14 +98,29 @@ class ChatRequest:
 def parse_json(body: bytes) -> dict[str, Any]:
     """The object of a body. Raises InvalidRequestError for anything else."""
     try:
-        fields = json.loads(body, parse_constant=_refuse_constant)
+        # As text: left to itself the parser takes other encodings too, and bytes that are half of a surrogate pair.
+        text = body.decode()
+        fields = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError("the body is not JSON", error=error) from error
+        raise InvalidRequestError("the body is not JSON in UTF-8", error=error) from error
     if not isinstance(fields, dict):
         raise InvalidRequestError("the body is a JSON object")
-    if b"\\ud" in body.lower():
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(fields)
+    if "\\ud" in text.lower():
         _check_surrogates(fields)
     return fields
+
+
+def _check_depth(fields: dict[str, Any]) -> None:
+    """What the parser just took may be too deep for whatever shows it later."""
+    level: list[Any] = [fields]
+    for _ in range(MAX_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise InvalidRequestError("the body nests too deeply", deepest=MAX_DEPTH)
 
 
 def _check_surrogates(fields: dict[str, Any]) -> None:
@@ -216,7 +233,11 @@ def _chat_logprobs(given: Mapping[str, Any]) -> Any:
     wants = _flag(given, "logprobs")
     if "top_logprobs" in given and not wants:
         _refuse("top_logprobs", "needs logprobs: true", given["top_logprobs"])
-    return given.get("top_logprobs", 0) if wants else None
+    if not wants:
+        return None
+    top_logprobs = given.get("top_logprobs", 0)
+    check_integer("top_logprobs", top_logprobs, 0, MAX_LOGPROBS)
+    return top_logprobs
 
 
 def _stop(stop: Any) -> tuple[Any, ...]:
@@ -230,8 +251,10 @@ def _stop(stop: Any) -> tuple[Any, ...]:
 def _token_ids(field: str, token_ids: Any) -> tuple[int, ...]:
     if not isinstance(token_ids, list):
         _refuse(field, "a list of token ids", token_ids)
-    for token_id in token_ids:
-        check_integer(field, token_id, 0, MAX_TOKENS)
+    # There may be millions; each is looked at alone only to name the wrong one.
+    if token_ids and not (set(map(type, token_ids)) == {int} and min(token_ids) >= 0 and max(token_ids) <= MAX_TOKENS):
+        for token_id in token_ids:
+            check_integer(field, token_id, 0, MAX_TOKENS)
     return tuple(token_ids)
 
 

@@ -11,9 +11,9 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -40,11 +40,13 @@ _LAST_WORDS_S = 1.0
 RETRY_AFTER_S = 1
 MAX_REQUEST_ID_CHARACTERS = 56
 """A store takes 64; the prompts of a request add their number."""
+_CALLS = "POST /v1/completions, POST /v1/chat/completions and GET /v1/models"
 _CLIENT_IS_GONE = 499
 """As nginx calls it; in metrics only."""
 _REQUEST_ID = web.RequestKey("request_id", str)
 _log = logging.getLogger(__name__)
 
+_AskedT = TypeVar("_AskedT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -136,7 +138,8 @@ class EngineServer:
         try:
             response = await handler(request)
         except web.HTTPException as error:
-            response = _error_reply(error.status, f"{error.reason.lower()}: {request.method} {request.path}")
+            hint = f"; this server has {_CALLS}" if error.status in {404, 405} else ""
+            response = _error_reply(error.status, f"{error.reason.lower()}: {request.method} {request.path}{hint}")
         except TierKVError as error:
             response = _refusal(error)
         except (ConnectionError, asyncio.CancelledError):
@@ -185,7 +188,7 @@ class EngineServer:
         return _error_reply(404, message, param="model", code="model_not_found")
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = parse_completion(parse_json(await request.read()))
+        asked = await asyncio.to_thread(_parsed, parse_completion, await _body(request))
         prompts = [
             await asyncio.to_thread(self._model.tokenizer.encode, prompt) if isinstance(prompt, str) else list(prompt)
             for prompt in asked.prompts
@@ -193,7 +196,7 @@ class EngineServer:
         return await self._answer(request, asked.asked, prompts, CompletionForm())
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = parse_chat(parse_json(await request.read()))
+        asked = await asyncio.to_thread(_parsed, parse_chat, await _body(request))
         prompt = await asyncio.to_thread(chat_prompt, self._model.tokenizer, asked.messages)
         return await self._answer(request, asked.asked, [prompt], ChatForm())
 
@@ -270,6 +273,18 @@ class EngineServer:
         return self._clock.now_ns() / 1e9
 
 
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise InvalidRequestError("the body cannot be read; is it of the encoding that its headers name", error=error) from error
+
+
+def _parsed(parse: Callable[[Mapping[str, Any]], _AskedT], body: bytes) -> _AskedT:
+    """For a thread: a body of some megabytes takes long enough for streams to stutter."""
+    return parse(parse_json(body))
+
+
 def _request_id(request: web.Request) -> str | None:
     """The client's own id, where it is one that logs and headers can bear."""
     given = request.headers.get("X-Request-Id", "")
@@ -288,7 +303,11 @@ def _event(data: dict[str, Any]) -> bytes:
 def _refusal(error: TierKVError) -> web.Response:
     if isinstance(error, InvalidRequestError):
         field = error.context.get("field")
-        return _error_reply(400, str(error), param=None if field is None else str(field))
+        # The client knows what it sent; it may be long.
+        told = {name: value for name, value in error.context.items() if name not in {"field", "value"}}
+        code = "context_length_exceeded" if field == "prompt" and "context" in told else None
+        message = str(InvalidRequestError(error.message, **told))
+        return _error_reply(400, message, param=None if field is None else str(field), code=code)
     if isinstance(error, CapacityError | UnavailableError | ClosedError):
         return _error_reply(503, str(error))
     _log.error("a request failed: %s", error)

@@ -133,7 +133,7 @@ class StoreBase:
 
     def register(self, identity: Identity, layout: Layout, durability: Durability | None = None) -> Namespace:
         """Finds or adds a namespace; may wait for the disk when it is new."""
-        promise = durability or self._settings.durability
+        promise = self._settings.durability if durability is None else Durability(durability)
         if promise is Durability.STRICT and self._books.disk is None:
             raise InvalidRequestError("durability 'strict' needs a disk tier; this store has none", durability=promise)
         self._check_open()

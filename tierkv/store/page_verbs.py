@@ -50,7 +50,9 @@ class PageVerbs(StoreCare):
             pool = next((pool for pool in self._books.pools if pool.device == device), None)
             if pool is None:
                 names = ", ".join(self.device_names()) or "none"
-                raise InvalidRequestError("the store has no pool on this device", device=device, devices=names)
+                raise InvalidRequestError(
+                    "the store has no pool on this device; give it one with --device, as in cpu:2GiB", device=device, devices=names
+                )
             if self._pool_of.get(session, pool) is not pool:
                 raise InvalidRequestError(
                     "a session uses the pool of one device", device=device, opened=self._pool_of[session].device
@@ -63,12 +65,7 @@ class PageVerbs(StoreCare):
             return PoolView(device, pool.memory.memory_bytes, page_bytes, pool.num_pages, pool.memory.fd, handle)
 
     def _cut(self, pool: PageBooks, session: SessionId, page_bytes: int) -> None:
-        if page_bytes > pool.memory.memory_bytes:
-            raise InvalidRequestError(
-                "the pool is smaller than one page; give it more memory",
-                page_bytes=page_bytes,
-                memory_bytes=pool.memory.memory_bytes,
-            )
+        pool.check_cut(page_bytes)  # before cached blocks leave for it
         if pool.users - {session} or pool.is_in_use:
             raise ConflictError("the pool is in use with pages of another size", page_bytes=page_bytes, in_use=pool.page_bytes)
         self._device_room.empty(pool)
@@ -134,12 +131,7 @@ class PageVerbs(StoreCare):
             self._check_open()
             self._sessions.check(session)
             pool = self._opened(session)
-            if namespace.layout.block_bytes != pool.page_bytes:
-                raise InvalidRequestError(
-                    "blocks of this namespace do not fit the pages that are open",
-                    block_bytes=namespace.layout.block_bytes,
-                    page_bytes=pool.page_bytes,
-                )
+            pool.check_pages(namespace.layout.block_bytes)
             held = self._page_loader.hold(pool, session, namespace_id, keys, hints.request_id)
             acquired = held.acquisition
             self._observer.count(acquired.tiers, miss=acquired.miss, num_missed=len(keys) - len(acquired.pages))

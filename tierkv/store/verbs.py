@@ -62,6 +62,8 @@ class TieredStore(PageVerbs):
         durability: Durability | None = None,
     ) -> CommitResult:
         """Makes granted blocks visible: all the named keys or, with an error, none."""
+        if durability is not None:
+            durability = Durability(durability)  # a name as text is not the same object, and would promise nothing
         if durability is Durability.STRICT and self._mover.writer is None:
             raise InvalidRequestError("durability 'strict' needs a disk tier; this store has none", durability=durability)
         with self._lock:

@@ -114,7 +114,7 @@ def page_outcomes_of(numbers: Iterable[int]) -> tuple[PageOutcome, ...]:
 
 
 def durability_number(durability: Durability | None) -> int:
-    return 0 if durability is None else _DURABILITY_NUMBERS[durability]
+    return 0 if durability is None else _DURABILITY_NUMBERS[Durability(durability)]
 
 
 def durability_of(number: int) -> Durability | None:

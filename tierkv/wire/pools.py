@@ -30,7 +30,9 @@ class MapPool:
 
 @dataclass(frozen=True, slots=True)
 class PoolOffer:
-    """What the daemon answers; pool_id — what calls name this connection by; with `num_descriptors` of 1 the descriptor of the pool's memory travels beside it."""
+    """What the daemon answers. pool_id — what calls name the pool by; num_descriptors — 1 where that of the pool's memory travels beside
+    it, else 0.
+    """
 
     pool_id: int
     memory_bytes: int

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tierkv.cli import bench as command
 from tierkv.errors import InternalError, InvalidRequestError
 from tierkv.testing.clock import ManualClock
 from tierkv_bench import engine_report
@@ -298,6 +299,15 @@ def test_a_picture_is_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="pictures are an extra")
     engine_report.draw(RESULT, tmp_path / "ttft.svg")
     assert "prefix engine restart, device" in (tmp_path / "ttft.svg").read_text()
+
+
+def test_a_table_shows_every_run_also_one_of_a_single_token(capsys):
+    rates = {"prefill_tok_s": 12.5, "ttft_ms_p99": 11.0, "decode_tok_s": None, "itl_ms_p50": None, "itl_ms_p99": None}
+    command._show_engine(replace(RESULT, runs=[{**run, **rates} for run in RESULT.runs]))
+    shown = capsys.readouterr().out
+    row = next(line.split() for line in shown.splitlines() if "prefix engine restart" in line)
+    assert row == ["prefix", "engine", "restart", "1", "128", "device", "12.5", "–", "2.0", "11.0", "–", "–", "0"]
+    assert "20 of 20 answers are those of transformers" in shown
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("report.txt", "known suffix"), ("nowhere/report.json", "does not exist")])

@@ -134,3 +134,20 @@ def test_a_wait_ends_with_the_last_event() -> None:
     assert lease.wait() == 3
     assert lease.miss is MissReason.EVICTED
     listener.join()
+
+
+def test_an_event_that_comes_first_counts_although_the_wait_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    misses: Counter[MissReason | None] = Counter()
+    lease = lease_of(4, 1, misses)
+
+    class Late(threading.Condition):
+        """Whoever waits for it finds that others have had it meanwhile."""
+
+        def __enter__(self) -> bool:
+            monkeypatch.setattr(lease, "_num_ready", 3)
+            return super().__enter__()
+
+    monkeypatch.setattr(lease, "_changed", Late())
+    lease.cut(MissReason.TIMEOUT)
+    assert state(lease) == (3, 3, MissReason.TIMEOUT, True)
+    assert misses == {MissReason.TIMEOUT: 1}

@@ -126,7 +126,9 @@ def test_devices_come_from_flags_lists_and_text(tmp_path, monkeypatch):
     assert load({"device": None}, environment={}).store.devices == ()
 
 
-@pytest.mark.parametrize("text", ["", "gpu:1GiB", "cuda:1GiB", "cuda:0x:1GiB", "2GiB", "cpu:0:1GiB", ":1GiB", "cpu:1GiB,"])
+@pytest.mark.parametrize(
+    "text", ["", "gpu:1GiB", "cuda:1GiB", "cuda:0x:1GiB", "cuda:00:1GiB", "cuda:٣:1GiB", "2GiB", "cpu:0:1GiB", ":1GiB", "cpu:1GiB,"]
+)
 def test_what_is_no_device_shows_the_form(text):
     with pytest.raises(InvalidRequestError, match=r"cuda:0:20GiB.*'device' from the flag"):
         load({"device": [text]}, environment={})

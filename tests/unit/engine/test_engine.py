@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ from tests.unit.engine.fake_daemon import FakeDaemon
 from tests.unit.engine.tiny_models import CONFIGS, VOCABULARY, loaded, random_model
 from tierkv.engine.engine import Engine, EngineSettings, FinishReason
 from tierkv.engine.sampling import SamplingParams
+from tierkv.engine.scheduler import Scheduler
+from tierkv.engine.waiting import WaitingSequences
 from tierkv.errors import CapacityError, ClosedError, InvalidRequestError
+from tierkv.paging.supply import PageSupply
 from tierkv.testing.deadline import wait_until
 
 BLOCK_TOKENS = 4
@@ -71,6 +75,12 @@ def test_the_tokens_are_those_of_transformers_alone_and_together(name):
             check(engine.complete([prompt], PARAMS), [prompt], name)
     with engine_of(name, max_batch_tokens=24) as engine:
         check(engine.complete(PROMPTS, PARAMS), PROMPTS, name)
+
+
+@pytest.mark.parametrize(("num_pages", "is_said"), [(2, True), (128, False)])
+def test_a_pool_smaller_than_the_context_is_said_at_the_start(num_pages, is_said, caplog):
+    with engine_of(num_pages=num_pages):
+        assert any("fewer than the model's context" in message for message in caplog.messages) == is_said
 
 
 def test_a_prefix_that_is_held_is_not_computed_again():
@@ -172,12 +182,13 @@ def test_a_prompt_that_is_read_while_the_engine_closes_is_refused():
     engine = engine_of()
     engine.start()
 
-    def prompt():
-        engine.close()
-        yield from PROMPTS[3]
+    class Prompt(list[int]):
+        def __iter__(self):
+            engine.close()
+            return super().__iter__()
 
     with pytest.raises(ClosedError):
-        engine.complete([prompt()], PARAMS)
+        engine.complete([Prompt(PROMPTS[3])], PARAMS)
 
 
 def test_an_engine_is_started_once():
@@ -284,3 +295,45 @@ async def test_a_daemon_that_goes_and_returns_is_not_noticed_in_the_tokens(caplo
         assert engine.stats().counters["pool_moves"] == 2
         assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
     assert daemon.inner.num_held == 0
+
+
+def failing(verb, at, *, is_late):
+    """`verb` but for its call number `at`, which raises before it does anything or afterwards."""
+    calls = itertools.count(1)
+
+    @functools.wraps(verb)
+    def call(*args, **options):
+        number = next(calls)
+        if number == at and not is_late:
+            raise RuntimeError("injected")
+        result = verb(*args, **options)
+        if number == at:
+            raise RuntimeError("injected")
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("owner", "verb", "at"),
+    [
+        (Scheduler, "add", 3),
+        (Scheduler, "finish", 2),
+        (Scheduler, "plan", 2),
+        (PageSupply, "release", 2),
+        (PageSupply, "release", 9),
+        (PageSupply, "commit", 3),
+        (WaitingSequences, "leave", 2),
+    ],
+    ids=lambda part: getattr(part, "__name__", str(part)),
+)
+def test_a_failure_anywhere_ends_requests_with_an_error_and_never_the_engine(owner, verb, at, is_late, monkeypatch, caplog):
+    monkeypatch.setattr(owner, verb, failing(getattr(owner, verb), at, is_late=is_late))
+    params = SamplingParams(max_tokens=4, n=2, temperature=1.0, seed=1, ignore_eos=True)
+    with engine_of() as engine:
+        for completion in engine.complete(PROMPTS, params):
+            assert {choice.finish_reason for choice in completion.choices} <= {FinishReason.LENGTH, FinishReason.ERROR}
+        assert "injected" in caplog.text
+        check(engine.complete(PROMPTS[3:5], PARAMS), PROMPTS[3:5])
+        assert not engine.stats().requests_running

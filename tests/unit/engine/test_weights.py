@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
+from tests.unit.engine.small_tokenizers import BYTE_LEVEL
 from tests.unit.engine.tiny_models import CONFIGS, SMALL, VOCABULARY, WINDOW, page_memory, random_model, scaled
 from tierkv.demo.model import bundled_gguf, bundled_model_folder
 from tierkv.engine.config import ModelConfig
@@ -148,3 +150,37 @@ def test_a_gguf_file_gives_the_bundled_model():
     assert own.tokenizer("A line.")["input_ids"] == plain.tokenizer("A line.")["input_ids"]
     assert own.config == plain.config
     torch.testing.assert_close(own.weights.embedding, plain.weights.embedding, rtol=1e-2, atol=1e-3)
+
+
+def edited(**fields):
+    def edit(file):
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+    return edit
+
+
+def cut(size):
+    return lambda file: file.write_bytes(file.read_bytes()[:size])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("model.safetensors", cut(0), "cannot be read"),
+        ("model.safetensors", cut(100_000), "cannot be read"),
+        ("config.json", cut(5), "cannot be read"),
+        ("config.json", edited(num_attention_heads=0), "cannot be read"),
+        ("config.json", edited(hidden_size=128), "cannot be read"),
+        ("config.json", edited(num_hidden_layers=4), "lack weights"),
+        ("tokenizer.json", cut(1000), "cannot be read"),
+        ("tokenizer_config.json", cut(5), "cannot be read"),
+    ],
+    ids=str,
+)
+def test_a_damaged_folder_is_refused(name, damage, message, tmp_path):
+    random_model(CONFIGS["llama"]()).save_pretrained(tmp_path)
+    BYTE_LEVEL.save_pretrained(tmp_path)
+    assert load(tmp_path).tokenizer is not None
+    damage(tmp_path / name)
+    with pytest.raises(InvalidRequestError, match=message):
+        load(tmp_path)

@@ -15,6 +15,7 @@ from tierkv.model.layout import Layout
 from tierkv.model.namespace import Identity
 from tierkv.model.outcomes import Durability, MissReason, TierName
 from tierkv.pages import PageOutcome, PageRun
+from tierkv.placement import page_mover
 from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, StoreSettings
 from tierkv.testing.clock import ManualClock
 from tierkv.testing.deadline import wait_until
@@ -265,6 +266,36 @@ def test_what_the_host_does_not_take_is_tried_again(make):
     assert rig.get(keys) == ((HOST,) * 4, 4, None)
 
 
+def test_no_more_is_tried_again_than_has_room(make):
+    rig = make(host_blocks=8, has_disk=False)
+    keys, leases = refused(rig)
+    rig.store.release(rig.session, leases[:1])
+    rig.store.delete(rig.namespace_id, rig.chain(1, 100)).result(10)
+    rig.store.expire()
+    wait_until(lambda: rig.counters()["pages_staged"] == 1, timeout_s=10, what="the copy")
+    rig.rest()
+    assert rig.counters()["stage_refused"] == 4
+    assert rig.get(keys)[1:] == (1, MissReason.CAPACITY)
+
+
+def test_what_leaves_the_host_while_the_disk_takes_nothing_is_written_later(make):
+    rig = make(host_blocks=8)
+    writer = rig.store._mover.writer
+    writer._failed_at_s = rig.clock.monotonic_s()  # as after a refusal
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.rest()
+    others = [rig.store.reserve(rig.session, rig.namespace_id, rig.chain(1, 100 + idx)) for idx in range(8)]
+    assert rig.store.lookup(rig.namespace_id, keys).tiers == (DEVICE,) * 4
+    for reservation in others:
+        rig.store.abort(rig.session, reservation.reservation_id)
+    rig.clock.advance(rig.settings.disk.retry_s)
+    rig.store.expire()
+    wait_until(
+        lambda: all(key in rig.store._books.disk for key in keys), timeout_s=10, what="the disk to have what it was promised"
+    )
+
+
 def refused(rig, blocks=4):
     """Blocks that only the device has; the leases that fill the host tier."""
     leases = rig.fill_host()
@@ -322,6 +353,7 @@ def test_a_reader_of_the_host_gets_what_only_a_page_has(make):
     assert rig.store.lookup(rig.namespace_id, keys).tiers == (DEVICE,) * 4
     assert rig.get(keys) == ((DEVICE,) * 4, 4, None)
     assert rig.get(keys) == ((HOST,) * 4, 4, None)
+    assert (rig.counters()["pages_staged"], rig.counters()["promoted_bytes"]) == (4, 0)  # nothing came from the disk
 
 
 def test_a_page_that_was_written_after_its_commit_is_not_believed(make):
@@ -431,6 +463,28 @@ def test_a_copy_that_fails_ends_the_lease_there_and_its_page_stays_with_its_hold
     assert rig.acquire(keys)[1] == 4
 
 
+def test_a_fill_that_was_given_up_and_runs_all_the_same_changes_nothing(make, monkeypatch):
+    rig = make()
+    keys = rig.chain(4)
+    rig.commit(keys)
+    rig.settle()
+    rig.empty_device()
+    jobs = []
+
+    def queue_and_fail(job):
+        jobs.append(job)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(rig.store._mover, "run_soon", queue_and_fail)
+    assert rig.acquire(keys) == ((), 0, MissReason.CAPACITY)
+    assert jobs
+    for job in jobs:
+        job()
+    rig.rest()
+    monkeypatch.undo()
+    assert rig.acquire(keys) == ((HOST,) * 4, 4, None)
+
+
 def test_a_block_whose_frame_is_damaged_ends_the_lease_there(make, monkeypatch):
     rig = make(host_blocks=8)
     keys = on_disk_only(rig, 4)
@@ -512,6 +566,17 @@ def test_the_host_keeps_over_a_restart_what_pages_had(make):
     rig.commit(keys)
     wait_until(lambda: rig.counters()["pages_staged"] == 6, timeout_s=10, what="the copies")
     rig.settle()
+    rig.close(discard_arena=False)
+    rig.open()
+    assert rig.acquire(keys) == ((HOST,) * 6, 6, None)
+
+
+def test_an_orderly_end_keeps_in_the_host_what_was_not_copied_yet(make, monkeypatch):
+    monkeypatch.setattr(page_mover, "_BATCH_BLOCKS", 2)
+    rig = make(has_disk=False, durability=Durability.VOLATILE)
+    rig.store._mover.on_staging = lambda: None  # the stager sleeps
+    keys = rig.chain(6)
+    rig.commit(keys)
     rig.close(discard_arena=False)
     rig.open()
     assert rig.acquire(keys) == ((HOST,) * 6, 6, None)
@@ -704,8 +769,8 @@ def test_a_draining_store_takes_no_pages(make):
 
 
 def test_an_embedded_store_takes_devices_as_text(tmp_path):
-    for bad in ("cpu", "256MiB", ":1MiB"):
-        with pytest.raises(InvalidRequestError):
+    for bad in ("cpu", "256MiB", ":1MiB", "gpu:1MiB"):
+        with pytest.raises(InvalidRequestError, match="cuda:0:20GiB"):
             open_store(tmp_path / "bad", host_memory=MIB, disk=0, device=bad)
     with open_store(tmp_path / "good", host_memory=MIB, disk=0, device="cpu:2MiB") as store:
         assert store.tiered.device_names() == ("cpu",)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,7 @@ from tierkv.errors import CapacityError, InvalidRequestError, UnavailableError
 from tierkv.serving import server as server_module
 from tierkv.serving.generation import Generation
 from tierkv.serving.metrics import ServerMetrics
+from tierkv.serving.schema import parse_json
 from tierkv.serving.server import EngineServer, ServedModel
 
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% if m['content'] == 'bad' %}{{ raise_exception('no') }}{% endif %}{% endfor %}>"
@@ -273,6 +275,7 @@ class TestErrors:
             ({"tools": [{"type": "function"}]}, "tools"),
             ({"response_format": {"type": "json_object"}}, "response_format"),
             ({"top_logprobs": 2}, "top_logprobs"),
+            ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
             ({"logprobs": 2}, "logprobs"),
             ({"prompt": "x"}, "prompt"),
         ],
@@ -284,14 +287,71 @@ class TestErrors:
             error = (await reply.json())["error"]
         assert (reply.status, error["param"]) == (400, param)
 
+    async def test_a_refusal_does_not_tell_the_client_what_it_sent(self, tokenizer):
+        async with http_of(ScriptedEngine(), tokenizer) as session:
+            reply = await fetch(session, "POST", "/v1/completions", json={"prompt": "x", "suffix": "very long"})
+            assert (await reply.json())["error"]["message"] == "suffix: this server does not support it"
+
+    async def test_a_prompt_beyond_the_context_has_the_code_that_clients_look_for(self, tokenizer):
+        refusal = InvalidRequestError("no room", field="prompt", tokens=90, context=80)
+        async with client_of(ScriptedEngine(refusal), tokenizer) as client:
+            with pytest.raises(openai.BadRequestError, match="tokens='90', context='80'") as caught:
+                await client.chat.completions.create(model="tiny", messages=HELLO)
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+
+    async def test_a_wrong_path_is_told_the_right_ones(self, tokenizer):
+        async with http_of(ScriptedEngine(), tokenizer) as session:
+            reply = await fetch(session, "POST", "/chat/completions", json={})
+            assert reply.status == 404
+            assert "/v1/chat/completions" in (await reply.json())["error"]["message"]
+
     @pytest.mark.parametrize(
-        "body", [b"", b"{", b"[]", b'{"temperature": NaN}', b"[" * 100_000, b"\xff\xff\xff", b'{"prompt": "\\ud800"}']
+        "body",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b'{"temperature": NaN}',
+            b"[" * 100_000,
+            b"\xff\xff\xff",
+            b'{"prompt": "\\ud800"}',
+            b'{"prompt": "\xed\xa0\x80"}',
+            '{"prompt": "\\ud800"}'.encode("utf-16"),
+        ],
     )
     async def test_a_body_that_is_no_json_object_is_refused(self, body, tokenizer):
         async with http_of(ScriptedEngine(), tokenizer) as session:
             reply = await fetch(session, "POST", "/v1/completions", data=body, headers={"Content-Type": "application/json"})
             assert reply.status == 400
             assert (await reply.json())["error"]["type"] == "invalid_request_error"
+
+    @pytest.mark.parametrize("field", [b"prompt", b"what", b"store"])
+    @pytest.mark.parametrize("depth", [64, 500, 900])
+    async def test_a_body_that_nests_deeply_is_refused_before_anybody_shows_it(self, depth, field, tokenizer):
+        body = b'{"%b": %b}' % (field, b"[" * depth + b"]" * depth)
+        async with http_of(ScriptedEngine(), tokenizer) as session:
+            reply = await fetch(session, "POST", "/v1/completions", data=body, headers={"Content-Type": "application/json"})
+            error = (await reply.json())["error"]
+        assert (reply.status, "nests too deeply" in error["message"]) == (400, True)
+
+    async def test_a_body_that_is_not_compressed_as_it_says_is_refused(self, tokenizer):
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        async with http_of(ScriptedEngine(), tokenizer) as session:
+            reply = await fetch(session, "POST", "/v1/completions", data=b"plain", headers=headers)
+        assert reply.status == 400
+
+    async def test_a_body_of_some_megabytes_is_parsed_beside_the_event_loop(self, tokenizer, monkeypatch):
+        threads = set()
+
+        def parse(body):
+            threads.add(threading.current_thread())
+            return parse_json(body)
+
+        monkeypatch.setattr(server_module, "parse_json", parse)
+        async with http_of(ScriptedEngine(tokens_of("a"), tokens_of("a")), tokenizer) as session:
+            for path, fields in (("completions", {"prompt": [1] * 1000}), ("chat/completions", {"messages": HELLO})):
+                assert (await fetch(session, "POST", f"/v1/{path}", json=fields)).status == 200
+        assert threads and threading.main_thread() not in threads
 
     async def test_a_model_without_a_template_has_no_chat(self, tokenizer, monkeypatch):
         monkeypatch.setattr(tokenizer, "chat_template", None)

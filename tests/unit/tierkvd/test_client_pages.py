@@ -135,11 +135,43 @@ async def test_a_wait_ends_with_its_time_and_the_pool_with_what_arrives(client, 
     assert not client._listening
 
 
+async def test_without_a_thread_to_listen_the_lease_ends_and_names_its_pages(client, pages, pool, monkeypatch):
+    start = threading.Thread.start
+
+    def start_others(thread):
+        if thread.name == "tierkv-pages":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    pages.acquisition = PageAcquisition((3, 4), (TierName.HOST,) * 2, (PendingRun(1, 1, Future()),), None)
+    lease = await asyncio.to_thread(client.acquire_pages, NAMESPACE, KEYS[:2])
+    assert (lease.pages, lease.num_blocks, lease.miss) == ((3, 4), 1, MissReason.UNAVAILABLE)
+    assert client.pool_is_alive
+    await asyncio.to_thread(client.close_pool)
+
+
 async def test_released_pages_are_sent_and_nobody_waits(client, pages, pool):
     client.release_pages([4, 4, 2])
     client.release_pages([])
     client.release_pages([-1, NUM_PAGES, 7])
     await eventually(lambda: pages.released == [[4, 4, 2], [7]])
+
+
+async def test_a_release_waits_for_a_busy_daemon_as_long_as_it_takes(client, pages, pool, monkeypatch):
+    stub, timeouts = client._mapped.link.stub, []
+    release = stub.ReleasePages
+
+    class Watched:
+        @staticmethod
+        def future(request, **options):
+            timeouts.append(options["timeout"])
+            return release.future(request, **options)
+
+    monkeypatch.setattr(stub, "ReleasePages", Watched)
+    client.release_pages([4])
+    await eventually(lambda: pages.released == [[4]])
+    assert timeouts == [None]
 
 
 async def test_no_call_overtakes_a_release(rig, client, pages, pool, monkeypatch):

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 
 import pytest
 
 import tierkvd.attach
+import tierkvd.pools
 from tests.unit.tierkvd.daemon_rig import NAMESPACE, POOLS_LIMIT, TIMEOUT_S
 from tests.unit.tierkvd.fake_pages import MEMORY_BYTES, PAGE_BYTES
 from tests.unit.tierkvd.test_servicer import eventually, failure_of
@@ -200,6 +202,20 @@ async def test_a_client_that_is_gone_before_the_answer_holds_nothing(rig, pages)
             connection.connect(str(rig.folder.attach_socket))
             connection.sendall(pools.encode_map_pool(pools.MapPool(metadata[0][1], NAMESPACE, "cpu")))
         await eventually(lambda: pages.ended == [metadata[0][1]])
+        assert len(rig.pools) == 0
+
+
+async def test_an_answer_that_cannot_be_made_holds_nothing(rig, pages, monkeypatch):
+    def unable(offer):
+        raise struct.error(offer)
+
+    async with rig.session() as (_, metadata):
+        monkeypatch.setattr(tierkvd.pools, "encode_pool", unable)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(rig.folder.attach_socket))
+            connection.sendall(pools.encode_map_pool(pools.MapPool(metadata[0][1], NAMESPACE, "cpu")))
+            assert await received(connection) == b""
+        assert pages.ended == [metadata[0][1]]
         assert len(rig.pools) == 0
 
 
