@@ -201,7 +201,7 @@ class Engine:
         if len(tenant) > MAX_TENANT_CHARACTERS:
             raise InvalidRequestError("a tenant's name has at most 256 characters", field="tenant", length=len(tenant))
         if deadline_s is not None and not deadline_s > 0:
-            raise InvalidRequestError("a deadline lies ahead", field="deadline_s", value=deadline_s)
+            raise InvalidRequestError("a deadline lies ahead; give seconds above 0", field="deadline_s", value=deadline_s)
         prompt = self._encoded(prompt) if isinstance(prompt, str) else list(prompt)
         # The length first: a list of millions of ids is not worth a look at each.
         length_limit = self._length_limit(len(prompt), params.max_tokens)
@@ -259,13 +259,13 @@ class Engine:
         context = self.loaded.config.context_tokens
         if num_prompt + 1 > context:
             raise InvalidRequestError(
-                "the prompt leaves no room for a token in the model's context", field="prompt", tokens=num_prompt, context=context
+                "the prompt fills the model's context; shorten it", field="prompt", tokens=num_prompt, context=context
             )
         num_pages, block_tokens = self._grounds.current.supply.num_pages, self.settings.block_tokens
         needed = -(-num_prompt // block_tokens)
         if needed > num_pages:
             raise InvalidRequestError(
-                "the prompt needs more pages than the pool has", field="prompt", pages_needed=needed, pages=num_pages
+                "the prompt needs more pages than the pool has; shorten it", field="prompt", pages_needed=needed, pages=num_pages
             )
         return min(num_prompt + max_tokens, context, num_pages * block_tokens + 1)
 

@@ -1,7 +1,7 @@
 """Where the pages of an engine lie: in the daemon's pool, or in private ones while the daemon is away.
 
-The change is made between two steps. Pages of running sequences are copied over (the old pool's memory stays mapped) and named again
-in the new pool, so nothing is computed twice; what finds no page there waits like any preempted sequence. The way back is the same:
+The change is made between two steps. Pages of running sequences are copied over (the old pool's memory stays mapped until then) and
+named again in the new pool, so nothing is computed twice; what finds no page there waits like any preempted sequence. The way back is the same:
 while the engine stands on private pages, a thread asks for the daemon now and then.
 """
 

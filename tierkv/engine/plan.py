@@ -1,6 +1,6 @@
-"""What a step computes, planned once and then run in every layer: which tokens go to which slots of which pages, and what they see.
+"""What a step computes, planned once and then run in every layer: which tokens go to which places in which pages, and what they see.
 
-Invariants: pages before a span are only read, so many sequences may share them; a token never looks past its own position; slots
+Invariants: pages before a span are only read, so many sequences may share them; a token never looks past its own position; places
 behind the end of a sequence hold zeros or its own old values, never another's bits (a mask cannot hide a NaN), because a page is
 cleared when it is begun.
 """
@@ -74,7 +74,7 @@ class Plan:
     def __init__(self, spans: Sequence[Span], geometry: Geometry) -> None:
         self._geometry = geometry
         self.positions, self._pages, self._unfilled = self._places(spans)
-        self._slots = self.positions % geometry.block_tokens
+        self._offsets = self.positions % geometry.block_tokens
         self._works = {window: self._plan(spans, window) for window in geometry.windows}
 
     def clear(self, memory: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ class Plan:
 
     def write(self, heads: LayerHeads) -> None:
         """Puts the step's keys and values into their pages."""
-        heads.pages.permute(0, 3, 1, 2, 4)[self._pages, self._slots] = heads.keys_values
+        heads.pages.permute(0, 3, 1, 2, 4)[self._pages, self._offsets] = heads.keys_values
 
     def attend(self, heads: LayerHeads, window: int | None) -> torch.Tensor:
         """(tokens, num_heads, head_dim). Everything that a token sees must have been written."""

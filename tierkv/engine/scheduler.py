@@ -11,6 +11,7 @@ exceed its pages; a sequence owns pages only while it is LOADING or RUNNING.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -171,7 +172,8 @@ class Scheduler:
         """Each owned page belongs to somebody, nobody has computed more than lies in his pages."""
         fetches = [sequence.fetch for sequence in self.loading if sequence.fetch is not None]
         leases = [fetch.lease for fetch in fetches if fetch.is_adopted and fetch.lease is not None]
-        self.supply.check_integrity([page for owner in (*self.active(), *leases) for page in owner.pages])
+        owned = [*(sequence.pages for sequence in self.active()), *(lease.pages for lease in leases)]
+        self.supply.check_integrity(itertools.chain.from_iterable(owned))
         for sequence in self.active():
             assert sequence.num_computed <= len(sequence.pages) * self._block_tokens
             assert sequence.num_committed * self._block_tokens <= sequence.num_computed < len(sequence.tokens)
@@ -185,12 +187,12 @@ class Scheduler:
             best = self.waiting.best(now_s)
             assert best is not None
             level = self.waiting.level(best, now_s)
-            if not (self._find_slot(level, now_s) and self._may_begin(best, level)):
+            if not (self._make_room(level, now_s) and self._may_begin(best, level)):
                 self._look_at_s = now_s + LOOK_S
                 return
             self._load(best, level)
 
-    def _find_slot(self, level: int, now_s: float) -> bool:
+    def _make_room(self, level: int, now_s: float) -> bool:
         """Whether one more may run; who is outranked gives way."""
         if len(self.running) + len(self.loading) < self._max_sequences:
             return True

@@ -186,19 +186,20 @@ def _check(
     _, num_layers, parts, num_kv_heads, block_tokens, page_dim = pages.shape
     is_readable = pages.stride()[3:] == (block_tokens * page_dim, page_dim, 1)
     if parts != 2 or page_dim != head_dim or num_heads % num_kv_heads or not is_readable or pages.dtype != q.dtype:
-        raise InvalidRequestError(
-            "queries and pages do not fit together", q=tuple(q.shape), pages=tuple(pages.shape), dtypes=(q.dtype, pages.dtype)
-        )
+        raise InvalidRequestError("queries and pages do not fit together", q=_form(q), pages=_form(pages))
     if not 0 <= layer < num_layers:
         raise InvalidRequestError("there is no such layer in the pages", layer=layer, layers=num_layers)
-    if block_tables.shape[:1] != (batch,) or block_tables.ndim != 2 or lengths.shape != (batch,):
+    is_table = block_tables.ndim == 2 and len(block_tables) == batch and lengths.shape == (batch,)
+    if not is_table or {block_tables.dtype, lengths.dtype} != {torch.int32}:
         raise InvalidRequestError(
-            "each sequence has one row of pages and one length",
+            "each sequence has one row of pages and one length, in int32",
             batch=batch,
-            block_tables=tuple(block_tables.shape),
-            lengths=tuple(lengths.shape),
+            block_tables=_form(block_tables),
+            lengths=_form(lengths),
         )
-    if block_tables.dtype != torch.int32 or lengths.dtype != torch.int32:
-        raise InvalidRequestError("pages and lengths are int32", block_tables=block_tables.dtype, lengths=lengths.dtype)
     if window is not None and window < 1:
         raise InvalidRequestError("a window holds at least the token itself", window=window)
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"

@@ -170,7 +170,7 @@ def test_a_higher_class_goes_first_and_takes_pages():
     assert low.choices[0].num_preemptions == 1
 
 
-def test_a_higher_class_takes_a_slot():
+def test_a_higher_class_takes_a_place():
     rig = Rig(num_pages=32, max_sequences=1)
     low, high = rig.add(range(4), 20), None
     rig.step()
@@ -265,11 +265,11 @@ def test_a_stop_token_ends_a_text_and_ignore_eos_lets_it_go_on():
     assert rig.text(ignoring) == text and rig.reason(ignoring) is FinishReason.LENGTH
 
 
-def test_a_sequence_may_fill_the_pool_to_its_last_slot():
+def test_a_sequence_may_fill_the_pool_to_its_last_token():
     rig = Rig(num_pages=3)
     request = rig.add(range(5), 40)
     rig.run()
-    # 12 slots, and the last token drawn needs none.
+    # Room for 12 tokens, and the last one drawn needs none.
     assert len(request.prompt) + len(rig.text(request)) == 13
     assert rig.text(request) == text_alone(range(5), 8)
 
