@@ -23,7 +23,7 @@ from tierkv.index.trail import Trail
 from tierkv.machine import default_arena_folder, default_disk_bytes, default_host_bytes
 from tierkv.model.chains import Chains
 from tierkv.model.keys import BlockKey
-from tierkv.model.outcomes import BlockRecord, Durability, TierName
+from tierkv.model.outcomes import BlockRecord, Durability, Extent, TierName
 from tierkv.namespaces import NamespaceTable
 from tierkv.placement.mover import Mover
 from tierkv.placement.page_books import PageBooks
@@ -167,6 +167,10 @@ def _compose(
     mover = Mover(lock=lock, residency=residency, settings=settings, clock=clock, checksum=checksum)
     with collector_paused():
         recover(residency, namespaces.__contains__, keeper.settle)
+    # Once is for all of them: what is pinned is so for every device.
+    pinning = next((memory for memory in memories if memory.fd is None), None)
+    if pinning is not None:
+        pinning.pin_host(host.view(Extent(0, host.arena_bytes)))
     prefaulting = _Prefault([host, *memories]) if settings.host.prefault else None
 
     def close_parts(discard_arena: bool) -> None:

@@ -148,6 +148,12 @@ class PoolMemory(Protocol):
         """Copies `source` to `offset`. Blocks; holds no interpreter lock meanwhile."""
         ...
 
+    def pin_host(self, arena: memoryview) -> None:
+        """Says which host memory the copies come from and go to: it is pinned by `prefault` where that makes them quicker. Borrowed until
+        `close`.
+        """
+        ...
+
     def prefault(self, should_stop: Callable[[], bool]) -> None:
         """Puts memory behind all of it, low to high; for a thread of its own."""
         ...

@@ -22,6 +22,7 @@ CPU = "cpu"
 _CHUNK_BYTES = 16 << 20
 _GRAIN_BYTES = 1 << 20
 """What is backed is remembered in grains of this size; divides the chunk."""
+_PINNED_CHUNK_BYTES = 256 << 20
 _NO_MEMORY = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
 
 
@@ -67,6 +68,9 @@ class SharedMemory:
     def write(self, offset: int, source: Buffer) -> None:
         copy_block(self._map.view(offset, len(source)), source)
 
+    def pin_host(self, arena: memoryview) -> None:
+        del arena  # the processor copies
+
     def prefault(self, should_stop: Callable[[], bool]) -> None:
         for offset in range(0, self.memory_bytes, _CHUNK_BYTES):
             if should_stop() or not self._allocate(offset, _CHUNK_BYTES):
@@ -102,7 +106,10 @@ class CudaMemory:
     """Page memory of a CUDA device: the calls are those of `tierkv.tiers.cuda`, which is loaded here and nowhere before."""
 
     def __init__(self, device: str, memory_bytes: int) -> None:
-        self._pool: Any = importlib.import_module("tierkv.tiers.cuda").CudaPool(device, memory_bytes)
+        self._cuda: Any = importlib.import_module("tierkv.tiers.cuda")
+        self._pool: Any = self._cuda.CudaPool(device, memory_bytes)
+        self._arena: Any = None
+        self._arena_bytes = 0
         self.device = device
         self.memory_bytes = memory_bytes
         self.fd: int | None = None
@@ -126,8 +133,17 @@ class CudaMemory:
     def write(self, offset: int, source: Buffer) -> None:
         self._pool.write(offset, source)
 
+    def pin_host(self, arena: memoryview) -> None:
+        self._arena_bytes = len(arena)
+        self._arena = self._cuda.PinnedArena(arena, _PINNED_CHUNK_BYTES)
+
     def prefault(self, should_stop: Callable[[], bool]) -> None:
-        del should_stop  # nothing to do
+        """Its own memory is there; the arena's is pinned, until the system takes no more."""
+        for offset in range(0, self._arena_bytes, _PINNED_CHUNK_BYTES):
+            if should_stop() or not self._arena.pin(offset, min(_PINNED_CHUNK_BYTES, self._arena_bytes - offset)):
+                return
 
     def close(self) -> None:
+        if self._arena is not None:
+            self._arena.unpin()
         self._pool.close()
