@@ -175,7 +175,16 @@ def cut(size):
         ("tokenizer.json", cut(1000), "cannot be read"),
         ("tokenizer_config.json", cut(5), "cannot be read"),
     ],
-    ids=str,
+    ids=[
+        "no weights",
+        "cut weights",
+        "cut config",
+        "no heads",
+        "other width",
+        "more layers",
+        "cut tokenizer",
+        "cut tokenizer config",
+    ],
 )
 def test_a_damaged_folder_is_refused(name, damage, message, tmp_path):
     random_model(CONFIGS["llama"]()).save_pretrained(tmp_path)
