@@ -21,7 +21,7 @@ from sortedcontainers import SortedKeyList
 from tierkv.engine.sequence import LiveSequence, Request, Slice, State, Tail
 from tierkv.engine.settings import EngineSettings
 from tierkv.engine.waiting import WaitingSequences
-from tierkv.model.outcomes import TierName
+from tierkv.model.outcomes import MissReason, TierName
 from tierkv.paging.supply import PageSupply
 
 STUCK_S = 1.0
@@ -93,10 +93,10 @@ class Scheduler:
         """What to compute now, decodes first; empty when nothing can be. Each slice has to be reported with `advance`."""
         self.supply.poll(now_s)
         self._slices = {}
-        self._settle()
+        self._settle(now_s)
         self._serve([one for one in self.running if one.num_uncomputed == 1 and one.tail is None], now_s)
         self._admit(now_s)
-        self._settle()
+        self._settle(now_s)
         self._serve(self.running, now_s)
         self._watch(now_s)
         self.supply.flush()
@@ -157,11 +157,14 @@ class Scheduler:
     def preempt(self, sequence: LiveSequence, now_s: float) -> None:
         """Takes a sequence's pages away; it waits, and goes before new ones of its class."""
         sequence.tail = self._tail_of(sequence) or sequence.tail
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._wait(sequence, now_s)
+
+    def _wait(self, sequence: LiveSequence, now_s: float) -> None:
         self._let_go(sequence)
         self._slices.pop(sequence, None)
         sequence.state = State.WAITING
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
         self.waiting.add(sequence, now_s)
 
     def pages_for(self, num_tokens: int) -> int:
@@ -220,9 +223,13 @@ class Scheduler:
             sequence.fetch = self.supply.fetch(sequence.keys[:num_blocks], hints=sequence.request.hints)
         self.loading[sequence] = None
 
-    def _settle(self) -> None:
+    def _settle(self, now_s: float) -> None:
         """Sequences whose prefix is there run."""
         for sequence in [one for one in self.loading if one.fetch is None or one.fetch.is_settled]:
+            if self._had_no_pages(sequence):
+                self._wait(sequence, now_s)
+                self._is_tight = True
+                continue
             tiers: tuple[TierName, ...] = ()
             if sequence.fetch is not None:
                 sequence.pages, tiers = self.supply.collect(sequence.fetch)
@@ -233,6 +240,14 @@ class Scheduler:
             del self.loading[sequence]
             self.running[sequence] = None
             sequence.state = State.RUNNING
+
+    def _had_no_pages(self, sequence: LiveSequence) -> bool:
+        """Whether the store has more of the prefix than there were pages for, and others, who need not give way, will free some."""
+        lease = None if sequence.fetch is None else sequence.fetch.lease
+        if lease is None or lease.miss is not MissReason.CAPACITY:
+            return False
+        others = [one.level for one in self.active() if one is not sequence and one.holds_pages]
+        return bool(others) and min(others) >= sequence.level
 
     def _count_hits(self, sequence: LiveSequence, tiers: tuple[TierName, ...]) -> None:
         self.num_copied_pages += sum(tier is not TierName.DEVICE for tier in tiers)

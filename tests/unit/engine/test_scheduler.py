@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.engine.engine_rig import LAYOUT, Rig, State, text_alone
 from tests.unit.engine.fake_daemon import FakeDaemon
 from tierkv.engine.sequence import FinishReason
+from tierkv.model.outcomes import MissReason
 
 
 def test_one_request_alone():
@@ -292,6 +293,45 @@ def test_pages_on_their_way_leave_a_sequence_loading_while_others_run():
     assert rig.text(loading) == text_alone(range(9), 3)
     assert loading.cached_tokens == 4 and loading.cached_tiers == ("host",)
     assert rig.scheduler.num_copied_pages == 1
+
+
+def test_who_found_no_pages_for_what_is_held_waits_for_them_and_computes_nothing_twice():
+    store = FakeDaemon(16 * LAYOUT.block_bytes)
+    rig = Rig(store=store)
+    rig.add(range(9), 2)
+    rig.run()
+    other = rig.add([50, 51], 6)
+    rig.step()
+    store.is_pending = True
+    loading = rig.add(range(9), 3)
+    rig.step()
+    (lease,) = store.leases
+    lease.miss = MissReason.CAPACITY
+    lease.settle(0)
+    rig.step()
+    assert loading.choices[0].state is State.WAITING and not other.is_finished
+    store.is_pending = False
+    while not other.is_finished:
+        rig.step()
+        assert other.is_finished or loading.choices[0].state is State.WAITING
+    rig.run()
+    assert loading.cached_tokens == 8
+    assert rig.text(loading) == text_alone(range(9), 3)
+
+
+def test_who_found_no_pages_and_is_alone_computes():
+    store = FakeDaemon(16 * LAYOUT.block_bytes)
+    rig = Rig(store=store)
+    rig.add(range(9), 2)
+    rig.run()
+    store.is_pending = True
+    loading = rig.add(range(9), 3)
+    rig.step()
+    store.leases[0].miss = MissReason.CAPACITY
+    store.leases[0].settle(1)
+    rig.run()
+    assert rig.text(loading) == text_alone(range(9), 3)
+    assert loading.cached_tokens == 4
 
 
 def test_who_is_cancelled_while_loading_holds_nothing():
