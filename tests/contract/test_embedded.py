@@ -130,7 +130,7 @@ def test_a_get_whose_lease_expires_under_it_counts_misses_and_fills_nothing(stor
         copy_block(target, source)
         clock.advance(60)
 
-    monkeypatch.setattr("tierkv.embedded.copy_block", copy_slowly)
+    monkeypatch.setattr("tierkv.embedded.store.copy_block", copy_slowly)
     before = store.stats().misses.get(MissReason.TIMEOUT, 0)
     assert store.get(NAMESPACE, KEYS, targets_for(KEYS)) == 0
     assert store.stats().misses.get(MissReason.TIMEOUT, 0) == before + len(KEYS)
