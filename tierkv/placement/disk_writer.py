@@ -19,6 +19,7 @@ from tierkv.index.entry import BlockEntry
 from tierkv.model.keys import BlockKey
 from tierkv.model.lifecycle import BlockState
 from tierkv.model.outcomes import MissReason
+from tierkv.placement.disk_room import DiskRoom
 from tierkv.placement.planner import plan_chains
 from tierkv.placement.residency import Residency
 from tierkv.placement.waiting import promised
@@ -50,6 +51,7 @@ class DiskWriter:
         self._lock = lock
         self._books = residency
         self._disk = disk
+        self.room = DiskRoom(residency, disk)
         self._settings = settings
         # Blocks of one batch do not push each other out, so that a batch must leave the disk other victims.
         self._batch_limit_bytes = min(settings.batch_bytes, disk.capacity_bytes // _BATCH_SHARE)
@@ -202,7 +204,7 @@ class DiskWriter:
             chain = [entry for entry in planned if self._books.index.is_current(entry)]
             if not chain:
                 continue
-            gone, num_admitted = self._books.plan_disk_room(chain)
+            gone, num_admitted = self.room.plan(chain)
             victims.extend(gone)
             admitted.extend(chain[:num_admitted])
         return victims, admitted
@@ -210,7 +212,7 @@ class DiskWriter:
     def _is_wanted(self, entry: BlockEntry) -> bool:
         if entry.is_on_disk or not self._books.index.is_current(entry) or not self.is_writable:
             return False
-        if self._books.is_admitted_to_disk(entry):
+        if self.room.is_admitted(entry):
             return False  # two jobs have passed it on, and it stands in this batch before
         # A crossing: bytes that survived a restart in the arena are believed only after a look at them.
         if entry.is_verified:
@@ -270,7 +272,7 @@ class DiskWriter:
             if not lacking or self._disk.degraded is not None:
                 break
             with self._lock:
-                victims = self._books.plan_spare_disk_room([entries[idx] for idx in lacking], spare_blocks)
+                victims = self.room.plan_spare([entries[idx] for idx in lacking], spare_blocks)
             if not victims or not self._make_room(victims):
                 break
             for idx, outcome in zip(lacking, self._put([entries[idx] for idx in lacking]), strict=True):

@@ -338,47 +338,6 @@ class Residency:
 
     # -- the disk's books ------------------------------------------------------------------------------------------------
 
-    def is_admitted_to_disk(self, entry: BlockEntry) -> bool:
-        """Whether the disk policy has taken a block in, be it written yet or not."""
-        return self.disk_policy is not None and entry.key in self.disk_policy
-
-    def plan_disk_room(self, chain: Sequence[BlockEntry]) -> tuple[list[BlockKey], int]:
-        """Takes the leading blocks of a chain into the disk policy; returns who must leave the disk first, and how many entered."""
-        assert self.disk is not None
-        assert self.disk_policy is not None
-        weights = [self.disk.footprint_bytes(entry.sealed_record().payload_bytes) for entry in chain]
-        head = [entry.key for entry in self.index.ancestors(chain[0].parent) if entry.key in self.disk_policy]
-        protected = set(head)
-        admission = self.disk_policy.admit(
-            [entry.key for entry in chain],
-            weights,
-            lambda key: key in protected or self._is_pinned_on_disk(key),
-            cause=Cause.PREFETCH if all(entry.was_on_disk for entry in chain) else Cause.LOAD,
-            head=head,
-        )
-        self._lose_victims(admission.victims)
-        return list(admission.victims), admission.num_admitted
-
-    def plan_spare_disk_room(self, entries: Sequence[BlockEntry], spare_blocks: int) -> list[BlockKey]:
-        """More victims for blocks that the disk policy has admitted but the tier cannot place: `spare_blocks` for each."""
-        assert self.disk is not None
-        assert self.disk_policy is not None
-        waiting = [entry for entry in entries if entry.key in self.disk_policy]  # others were deleted meanwhile
-        weight = sum(self.disk.footprint_bytes(entry.sealed_record().payload_bytes) for entry in waiting)
-        if weight == 0:
-            return []
-        victims = self.disk_policy.make_room(spare_blocks * weight, self._is_pinned_on_disk)
-        self._lose_victims(victims)
-        return list(victims)
-
-    def _lose_victims(self, victims: Sequence[BlockKey]) -> None:
-        assert self.disk_policy is not None
-        if victims:
-            self.trail.note(What.EVICTED, victims, rule_of(self.disk_policy), tier=TierName.DISK)
-        for victim in victims:
-            self.lose_disk(victim, MissReason.EVICTED, is_policy_informed=True)
-        self.counters["disk_evictions"] += len(victims)
-
     def lose_disk(self, key: BlockKey, reason: MissReason | None, *, is_policy_informed: bool = False) -> bool:
         """The disk no longer holds `key` (evicted, damaged, deleted). True where nothing else did, and it has left the index."""
         if not is_policy_informed and self.disk_policy is not None and key in self.disk_policy:
@@ -392,23 +351,6 @@ class Residency:
             self._leave(entry, reason)
             return True
         return False
-
-    def _is_pinned_on_disk(self, key: BlockKey) -> bool:
-        entry = self.index.get(key)
-        if entry is None:
-            return False
-        if not entry.is_on_disk:  # being written
-            return True
-        if entry.state is BlockState.FILLING:
-            return True
-        if entry.state is not BlockState.FREE or entry.num_device_copies:
-            return False
-        # Nobody else has it: neither who reads it nor what follows it in the arena or on a device may be left behind.
-        return (entry.pins > 0 or self.retention.is_retained(key)) or any(
-            child.state is not BlockState.FREE or not child.is_on_disk or child.num_device_copies > 0
-            for below in self.index.chains.children(key)
-            if (child := self.index.get(below)) is not None
-        )
 
     # -- self-check ------------------------------------------------------------------------------------------------------
 

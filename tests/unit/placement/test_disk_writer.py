@@ -277,7 +277,7 @@ def test_what_is_to_be_forgotten_is_forgotten_at_a_stop(disk, writer, clock, sea
 
 def test_a_chain_that_left_for_another_one_of_its_batch_is_not_admitted(books, disk, writer, sealed, monkeypatch):
     """A disk policy that took it in all the same would think for ever that somebody is writing it."""
-    plan = books.plan_disk_room
+    plan = writer.room.plan
     enqueue(writer, sealed)
     writer.hurry()
 
@@ -286,7 +286,7 @@ def test_a_chain_that_left_for_another_one_of_its_batch_is_not_admitted(books, d
             books.drop(sealed[3], MissReason.EVICTED)
         return plan(chain)
 
-    monkeypatch.setattr(books, "plan_disk_room", plan_and_lose_the_last)
+    monkeypatch.setattr(writer.room, "plan", plan_and_lose_the_last)
     assert writer._write_once()
     assert [entry.key in books.disk_policy for entry in sealed] == [True, True, True, False]
     assert len(disk) == 3

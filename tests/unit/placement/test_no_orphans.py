@@ -8,6 +8,7 @@ from tests.unit.placement.conftest import BLOCK_BYTES, ROOM_BLOCKS, use_host_pol
 from tests.unit.placement.test_residency import chain_of, commit, entry_of, key_of, reserve, store_on_disk
 from tierkv.model.lifecycle import BlockEvent, BlockState
 from tierkv.model.outcomes import MissReason
+from tierkv.placement.disk_room import DiskRoom
 from tierkv.policies import ArcPolicy
 from tierkv.policies.base import Cause
 
@@ -143,14 +144,15 @@ def test_the_disk_keeps_a_block_that_only_the_arena_follows(books, disk):
     books.host_policy.on_remove(head.key)
     books._evict([head.key])
     (tail,) = save(books, 2, parent=1)
-    assert books._is_pinned_on_disk(head.key)
+    room = DiskRoom(books, disk)
+    assert room.is_pinned(head.key)
     books.pin(tail)
-    assert books.disk_policy.make_room(disk.capacity_bytes, books._is_pinned_on_disk) == ()
+    assert books.disk_policy.make_room(disk.capacity_bytes, room.is_pinned) == ()
     books.unpin(tail)
     store_on_disk(books, tail)
-    assert books._is_pinned_on_disk(head.key)  # its copy in the arena still needs the head
+    assert room.is_pinned(head.key)  # its copy in the arena still needs the head
     books._evict(books.host_policy.make_room(BLOCK_BYTES, lambda _: False))
-    assert not books._is_pinned_on_disk(head.key)
+    assert not room.is_pinned(head.key)
     books.check_integrity()
 
 
