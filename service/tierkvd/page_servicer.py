@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator
 
-from tierkv.errors import ConflictError, InvalidRequestError
+from tierkv.clock import Clock
+from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
 from tierkv.store import TieredStore
 from tierkv.wire import messages, page_messages
 from tierkv.wire._generated import tierkv_pb2 as pb
@@ -16,14 +17,17 @@ from tierkvd.sessions import SessionHandle, Sessions
 
 
 class PageServicer(tierkv_pb2_grpc.TierKVServicer):
-    """What `Servicer` says of pages."""
+    """What `Servicer` says of pages, and what all its calls stand on: the store, its sessions, and whether a stop has begun."""
 
-    sessions: Sessions
-    _store: TieredStore
+    def __init__(self, store: TieredStore, clock: Clock) -> None:
+        self.sessions = Sessions(store, clock)
+        self._store = store
+        self._is_stopping = False
 
     def check_serving(self) -> None:
-        """Raises UnavailableError once a stop has begun."""
-        raise NotImplementedError
+        """Raises UnavailableError for what is new once a stop has begun; sessions there are may still commit."""
+        if self._is_stopping:
+            raise UnavailableError("the daemon is stopping")
 
     def _pool_session(self, context: Context, pool_id: int) -> SessionHandle:
         session = self.sessions.get(session_secret(context))

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from tierkv import __version__
 from tierkv.clock import Clock
-from tierkv.errors import ConflictError, InvalidRequestError, UnavailableError
+from tierkv.errors import ConflictError, InvalidRequestError
 from tierkv.settings import LimitSettings
 from tierkv.store import Acquisition, TieredStore
 from tierkv.wire import explanations, messages
@@ -22,7 +22,7 @@ from tierkvd.calls import Context, answer_by_s, session_secret, streaming, unary
 from tierkvd.page_servicer import PageServicer
 from tierkvd.recordings import Recordings
 from tierkvd.scrubs import Scrubs
-from tierkvd.sessions import SessionHandle, Sessions
+from tierkvd.sessions import SessionHandle
 from tierkvd.streams import Streams
 
 COMMIT_GRACE_S = 2.0
@@ -33,18 +33,11 @@ class Servicer(PageServicer):
     """One per daemon, on its event loop. The page verbs are `PageServicer`'s."""
 
     def __init__(self, store: TieredStore, clock: Clock, limits: LimitSettings) -> None:
-        self.sessions = Sessions(store, clock)
-        self._store = store
+        super().__init__(store, clock)
         self._limits = limits
         self._streams = Streams(store, clock)
         self.scrubs = Scrubs(store)
         self._recordings = Recordings(store)
-        self._is_stopping = False
-
-    def check_serving(self) -> None:
-        """Raises UnavailableError for a new session once a stop has begun; sessions there are may still commit."""
-        if self._is_stopping:
-            raise UnavailableError("the daemon is stopping")
 
     async def stop(self) -> None:
         """Opens no more sessions, tells those there are, and gives them a moment to commit. The servers must still serve meanwhile."""
