@@ -2,15 +2,11 @@
 books that are right afterwards.
 """
 
-import contextlib
-import random
-import threading
-
 import pytest
 
+from tests.property.actors import BLOCK_BYTES, Actor, content_of
 from tierkv.assemble import open_tiered_store
 from tierkv.clock import SystemClock
-from tierkv.errors import CapacityError, ConflictError
 from tierkv.model.hints import Hints
 from tierkv.model.keys import chain_keys
 from tierkv.model.layout import Layout
@@ -19,97 +15,68 @@ from tierkv.model.outcomes import Durability
 from tierkv.pages import PageOutcome, PageRun
 from tierkv.settings import MIB, DeviceSettings, DiskSettings, HostSettings, PolicyName, StoreSettings
 
-BLOCK_BYTES = 32 * 1024
-CHAIN_BLOCKS = 10
 POOL_PAGES = 40
 STEPS = 150
 
 
-def content_of(key):
-    return key * (BLOCK_BYTES // len(key))
+class SessionActor(Actor):
+    """An actor with a session of its own."""
+
+    def __init__(self, store, *rest, **options):
+        super().__init__(store, *rest, **options)
+        self.session = store.open_session(self.name)
 
 
-class Actor(threading.Thread):
-    """Random verbs on random prefixes of shared chains; what it reads, it checks."""
-
-    def __init__(self, store, namespace_id, chains, seed):
-        super().__init__(name=f"actor-{seed}")
-        self.failure = None
-        self._store = store
-        self._namespace_id = namespace_id
-        self._chains = chains
-        self._random = random.Random(seed)
-        self._session = store.open_session(self.name)
-
-    def run(self):
-        try:
-            for step in range(STEPS):
-                keys = self._random.choice(self._chains)[: self._random.randint(1, CHAIN_BLOCKS)]
-                with contextlib.suppress(
-                    ConflictError, CapacityError
-                ):  # held by another thread; what strict waited for was deleted
-                    self.act(step, keys)
-        except BaseException as error:  # the test's own thread must hear of it
-            self.failure = error
-
-    def act(self, step, keys):
-        raise NotImplementedError
-
-    def check(self, keys, blocks):
-        for key, block in zip(keys, blocks, strict=True):
-            assert bytes(block) == content_of(key)
-
-
-class Engine(Actor):
+class Engine(SessionActor):
     """Answers requests: acquires what is there, computes the rest, commits it, and lets go; now and then it dies with what it holds."""
 
     def act(self, step, keys):
         if step == 0 or self._random.random() < 0.05:
-            self._store.close_session(self._session)
-            self._store.end_pages(self._session)
-            self._session = self._store.open_session(self.name)
-            self._store.open_pool(self._session, self._namespace_id, "cpu")
+            self._store.close_session(self.session)
+            self._store.end_pages(self.session)
+            self.session = self._store.open_session(self.name)
+            self._store.open_pool(self.session, self._namespace_id, "cpu")
         hints = Hints(request_id=str(step))
-        acquired = self._store.acquire_pages(self._session, self._namespace_id, keys, hints)
+        acquired = self._store.acquire_pages(self.session, self._namespace_id, keys, hints)
         num_blocks = len(acquired.pages)
         for run in acquired.pending:
             result = run.done.result(30)
             if result.num_blocks < run.num_blocks:
                 num_blocks = min(num_blocks, run.start_idx + result.num_blocks)
-        fresh = self._store.reserve_pages(self._session, len(keys) - num_blocks)
+        fresh = self._store.reserve_pages(self.session, len(keys) - num_blocks)
         for key, page in zip(keys[num_blocks:], fresh, strict=False):
             self.page(page)[:] = content_of(key)
         count = num_blocks + len(fresh)
         parent = keys[num_blocks - 1] if num_blocks else None
         run = PageRun(keys[num_blocks:count], fresh, parent)
-        result = self._store.commit_pages(self._session, self._namespace_id, [run], hints)
+        result = self._store.commit_pages(self.session, self._namespace_id, [run], hints)
         if result.durable is not None:
             result.durable.result(30)
         assert all(outcome in PageOutcome for outcome in result.outcomes[0])
-        self.check(keys[:count], [self.page(page) for page in [*acquired.pages[:num_blocks], *fresh]])
-        self._store.release_pages(self._session, [*acquired.pages, *fresh])
+        self.check(keys[:count], [self.page(page) for page in [*acquired.pages[:num_blocks], *fresh]], strict=True)
+        self._store.release_pages(self.session, [*acquired.pages, *fresh])
 
     def page(self, number):
-        buffer = self._store.pool_buffer(self._session)
+        buffer = self._store.pool_buffer(self.session)
         return buffer[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
 
 
-class Reader(Actor):
+class Reader(SessionActor):
     """Reads through the host tier, and deletes."""
 
     def act(self, step, keys):
         if self._random.random() < 0.1:
             self._store.delete(self._namespace_id, keys).result(30)
             return
-        acquired = self._store.acquire(self._session, self._namespace_id, keys)
+        acquired = self._store.acquire(self.session, self._namespace_id, keys)
         num_blocks = len(acquired.extents)
         for run in acquired.pending:
             result = run.done.result(30)
             if result.num_blocks < run.num_blocks:
                 num_blocks = min(num_blocks, run.start_idx + result.num_blocks)
         extents = acquired.extents[:num_blocks]
-        self.check(keys[:num_blocks], [self._store.view(extent)[:BLOCK_BYTES] for extent in extents])
-        self._store.release(self._session, [acquired.lease_id])
+        self.check(keys[:num_blocks], [self._store.view(extent)[:BLOCK_BYTES] for extent in extents], strict=True)
+        self._store.release(self.session, [acquired.lease_id])
 
 
 @pytest.mark.parametrize("durability", list(Durability))
@@ -131,7 +98,9 @@ def test_many_threads_on_one_pool(tmp_path, durability):
             chain_keys(namespace_id, [(chain // 2 if idx < 12 else 100 + chain) * 1000 + idx for idx in range(40)], block_tokens=4)
             for chain in range(10)
         ]
-        actors = [kind(store, namespace_id, chains, seed) for seed, kind in enumerate([Engine, Engine, Reader, Reader])]
+        actors = [
+            kind(store, namespace_id, chains, seed=seed, steps=STEPS) for seed, kind in enumerate([Engine, Engine, Reader, Reader])
+        ]
         for actor in actors:
             actor.start()
         for actor in actors:
@@ -140,8 +109,8 @@ def test_many_threads_on_one_pool(tmp_path, durability):
         for actor in actors:
             if actor.failure is not None:
                 raise actor.failure
-            store.close_session(actor._session)
-            store.end_pages(actor._session)
+            store.close_session(actor.session)
+            store.end_pages(actor.session)
         store.flush().result(30)
         store.check_integrity()
         counters = store.stats().counters
