@@ -98,9 +98,8 @@ def test_many_threads_on_one_pool(tmp_path, durability):
             chain_keys(namespace_id, [(chain // 2 if idx < 12 else 100 + chain) * 1000 + idx for idx in range(40)], block_tokens=4)
             for chain in range(10)
         ]
-        actors = [
-            kind(store, namespace_id, chains, seed=seed, steps=STEPS) for seed, kind in enumerate([Engine, Engine, Reader, Reader])
-        ]
+        kinds: list[type[SessionActor]] = [Engine, Engine, Reader, Reader]
+        actors = [kind(store, namespace_id, chains, seed=seed, steps=STEPS) for seed, kind in enumerate(kinds)]
         for actor in actors:
             actor.start()
         for actor in actors:
